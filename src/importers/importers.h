@@ -1,0 +1,30 @@
+// Paths -> rows. Formats are told by content, never by name.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "data/trace.h"
+
+namespace orrery {
+
+struct ImportOptions {
+  unsigned threads = 0;                               // 0 = all cores
+  bool recover = false;                               // skip events that are not valid JSON instead of failing
+  std::map<std::string, std::int64_t> rank_of_file;   // --rank FILE=N
+  std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)> progress;  // compressed bytes; may be empty
+};
+
+// Files, directories (all traces in them, recursively), globs, "-" for standard input. Ranks are resolved: --rank, else
+// distributedInfo, else the file name; one file without any is rank 0 with a note; several without, or the same rank
+// twice, are errors naming the files. Files in a directory that are not traces are skipped and noted.
+Result<TraceSet> import_traces(const std::vector<std::string>& paths, const ImportOptions& options = {});
+
+// One document already in memory, compressed or not; `file` is only a label. For tests and fuzzing.
+Result<RankTrace> import_kineto_bytes(std::string_view bytes, const std::string& file, const ImportOptions& options = {});
+
+}  // namespace orrery
