@@ -1,0 +1,155 @@
+// What `orrery replay` and `orrery diff` say: one file per answer, each a pure function of tables -> Section.
+// Nothing here prints. Times inside are nanoseconds; the key of each column carries the unit of what is shown.
+// Shares and errors of nothing (0 of 0) are null, never 0 or NaN.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "data/table.h"
+#include "data/trace.h"
+#include "graph/build.h"
+#include "graph/exec_graph.h"
+#include "replay/replay.h"
+#include "reports/intervals.h"
+
+namespace orrery {
+
+// ---- which steps ----
+
+using StepRows = std::vector<std::uint32_t>;  // rows of ExecGraph::steps, by (number, rank)
+
+// The rows whose number is among `numbers`; all when `numbers` is empty. Error: a number that no rank has (the message
+// lists those that exist).
+Result<StepRows> select_steps(const ExecGraph& g, const std::vector<std::int64_t>& numbers);
+
+// Begin and end of a step in the replayed run.
+struct Window {
+  Ns begin = 0, end = 0;
+};
+Window replayed_window(const Replay& r, const Step& s);
+
+// ---- when the device works (device_time.cc) ----
+
+struct DeviceTime {  // one rank, unions over all its streams
+  Intervals compute, comm, memory;
+  Intervals both;    // compute and comm
+  Intervals active;  // compute or comm
+  Intervals busy;    // any of the three
+};
+
+// By row of ExecGraph::ranks. `start` holds one time per node: ExecGraph::observed_start or Replay::start. Stalls are not
+// work.
+std::vector<DeviceTime> device_times(const ExecGraph& g, const std::vector<Ns>& start);
+
+// ---- classes of time (breakdown.cc) ----
+
+struct ClassTimes {  // ns; exposed_compute + overlapped + exposed_comm + other = the window
+  Ns exposed_compute = 0, overlapped = 0, exposed_comm = 0, other = 0;
+  Ns memory = 0;  // the part of `other` in which only copies and memsets run
+  Ns idle() const { return other - memory; }
+};
+ClassTimes class_times(const DeviceTime& d, Ns begin, Ns end);
+
+struct StepTimes {      // one step of one rank, ns
+  std::uint32_t step = 0;  // row of ExecGraph::steps
+  Ns measured = 0, replayed = 0;
+  ClassTimes measured_classes, replayed_classes;
+  // First start to last end of the GPU tasks launched in the step; -1 when there are none.
+  Ns measured_makespan = -1, replayed_makespan = -1;
+};
+std::vector<StepTimes> step_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTime>& measured,
+                                  const std::vector<DeviceTime>& replayed, const StepRows& rows);
+Section steps_section(const ExecGraph& g, const std::vector<StepTimes>& times);
+Section summary_section(const ExecGraph& g, const std::vector<StepTimes>& times);
+
+// ---- how good the graph is (quality.cc) ----
+
+Section quality_section(const std::vector<RankQuality>& quality);
+
+// ---- why the device was idle (idle.cc) ----
+
+enum class IdleCause : std::uint8_t { host_late, launch, sync, peer_late, dependency, unexplained };
+inline constexpr std::size_t kIdleCauses = 6;
+
+struct IdleTimes {  // one rank, ns, in the replayed run, inside the chosen steps
+  std::array<Ns, kIdleCauses> by_cause{};
+  Ns host_late_after_sync = 0;  // of host_late: the host had waited for the device in the same pause
+  Ns idle = 0;                  // the sum of by_cause
+  bool has_device = false;      // the rank ran GPU tasks at all
+};
+std::vector<IdleTimes> idle_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTime>& replayed,
+                                  const StepRows& rows);
+Section idle_section(const ExecGraph& g, const std::vector<IdleTimes>& times, const std::vector<StepTimes>& steps);
+
+// ---- what the step's time was made of (critical_path.cc) ----
+
+struct Hop {  // time on the path, ns; wait + run of all hops of a step add up to the step
+  NodeId node = kNoNode;
+  EdgeKind how = EdgeKind::root;  // what released the node
+  Ns wait = 0;                    // lag between the release and the start of the node
+  Ns run = 0;                     // the node's own time
+};
+struct CriticalPath {
+  std::uint32_t step = 0;  // row of ExecGraph::steps: that of the rank whose replayed step is the longest
+  Ns length = 0;           // that step's replayed time
+  std::vector<Hop> hops;   // from the end of the step back to its begin
+};
+// One per step number among `rows`.
+std::vector<CriticalPath> critical_paths(const ExecGraph& g, const Replay& r, const StepRows& rows);
+Section critical_path_section(const TraceSet& traces, const ExecGraph& g, const std::vector<CriticalPath>& paths);
+// Every hop, one row each, in order of time: long; meant for CSV.
+Section critical_path_hops_section(const TraceSet& traces, const ExecGraph& g, const Replay& r,
+                                   const std::vector<CriticalPath>& paths);
+// The path's nodes in order of time, for the exported trace.
+std::vector<NodeId> nodes_of(const CriticalPath& path);
+
+// By node: the innermost row of the rank's OpTable whose work a host node is (time inside a call or operator, or between
+// its children); kNoOp between top-level rows and for nodes that are not host work.
+std::vector<OpId> host_owner(const ExecGraph& g);
+
+// ---- how busy the device was (gpu_busy.cc) ----
+
+Section gpu_busy_section(const ExecGraph& g, const Replay& r, const std::vector<DeviceTime>& measured,
+                         const std::vector<DeviceTime>& replayed, const StepRows& rows);
+
+// ---- who and what (ranks.cc, collectives.cc) ----
+
+Section ranks_section(const TraceSet& traces, const ExecGraph& g);
+Section stragglers_section();     // empty until ranks are joined
+Section collectives_section(const TraceSet& traces, const ExecGraph& g);
+Section communication_section();  // empty until ranks are joined
+
+// ---- whole documents ----
+
+struct ReplayReportOptions {
+  std::vector<std::int64_t> steps;  // --steps; empty = all
+  bool critical_path_hops = false;  // add the section "critical_path_hops" (long)
+};
+// Everything `orrery replay` answers, in the order that people read. Document::inputs is left to the caller.
+// Error: a step that does not exist.
+Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build, const Replay& r,
+                                 const ReplayReportOptions& options = {});
+
+struct DiffSide {
+  const TraceSet& traces;
+  const GraphBuild& build;
+  const Replay& replay;
+};
+// What `orrery diff A B` answers. Document::inputs is left to the caller.
+Document diff_document(const DiffSide& a, const DiffSide& b);
+// The name under which rows of two runs meet: addresses, hashes and step numbers become '*'; template arguments stay.
+std::string diff_name(std::string_view name);
+
+// ---- shared by the above ----
+
+inline double to_ms(Ns t) { return static_cast<double>(t) / 1e6; }
+// 100 * part / whole; null when whole is 0.
+Cell percent(double part, double whole);
+// The measured end of a node's time.
+inline Ns observed_end(const ExecGraph& g, std::uint32_t node) { return g.observed_start[node] + g.duration[node]; }
+
+}  // namespace orrery
