@@ -14,7 +14,7 @@ using Cell = std::variant<std::monostate, bool, std::int64_t, double, std::strin
 
 struct Column {
   std::string key;        // JSON key with its unit: "measured_ms"; a dot nests: "measured.other_ms"
-  std::string title;      // for people; "" = key
+  std::string title{};    // for people; "" = key
   bool text_only = false; // shown to people only
   bool json_only = false; // not in the printed table
   int digits = 3;         // decimals of a printed double
