@@ -1,0 +1,106 @@
+#include "writers/csv.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "base/output.h"
+#include "writers/json.h"
+
+namespace orrery {
+namespace {
+
+std::string quoted(const std::string& s) {
+  if (s.find_first_of(",\"\r\n") == std::string::npos && (s.empty() || (s.front() != ' ' && s.back() != ' '))) return s;
+  std::string out = "\"";
+  for (const char c : s) {
+    if (c == '"') out += '"';
+    out += c;
+  }
+  return out + "\"";
+}
+
+std::string number(double x) { return std::isfinite(x) ? fmt::format("{:.10g}", x) : std::string(); }
+
+struct CellToCsv {
+  std::string operator()(std::monostate) const { return {}; }
+  std::string operator()(bool b) const { return b ? "true" : "false"; }
+  std::string operator()(std::int64_t i) const { return fmt::format("{}", i); }
+  std::string operator()(double x) const { return number(x); }
+  std::string operator()(const std::string& s) const { return quoted(s); }
+  std::string operator()(const std::vector<double>& values) const {
+    std::string out;
+    for (const double x : values) {
+      if (!out.empty()) out += ' ';
+      out += std::isfinite(x) ? fmt::format("{:.6g}", x) : "nan";
+    }
+    return out;
+  }
+};
+
+Table notes_table(const Notes& notes) {
+  Table t;
+  t.columns = {{"name"}, {"severity"}, {"count"}, {"first"}, {"advice"}};
+  for (const Note& n : notes.rows) {
+    t.rows.push_back({n.name, std::string(name_of(n.severity)), static_cast<std::int64_t>(n.count), n.first, n.advice});
+  }
+  return t;
+}
+
+}  // namespace
+
+std::string to_csv(const Table& table) {
+  std::string out;
+  bool first = true;
+  for (const Column& c : table.columns) {
+    if (c.text_only) continue;
+    if (!std::exchange(first, false)) out += ',';
+    out += quoted(c.key);
+  }
+  out += "\r\n";
+  for (const auto& row : table.rows) {
+    first = true;
+    for (std::size_t c = 0; c < table.columns.size(); ++c) {
+      if (table.columns[c].text_only) continue;
+      if (!std::exchange(first, false)) out += ',';
+      if (c < row.size()) out += std::visit(CellToCsv{}, row[c]);
+    }
+    out += "\r\n";
+  }
+  return out;
+}
+
+Status write_csv(const std::string& directory, const Document& document) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error || !std::filesystem::is_directory(directory, error)) {
+    return fail("cannot make the directory: " + (error ? error.message() : std::string("a file has that name")),
+                directory, "name a directory that can be written");
+  }
+  std::vector<OutputFile> files;
+  std::set<std::string> names;
+  const auto add = [&](std::string name, const Table& table) -> Status {
+    std::replace(name.begin(), name.end(), '/', '_');
+    for (int k = 2; !names.insert(name).second; ++k) name += "-" + std::to_string(k);
+    auto file = OutputFile::create(directory + "/" + name + ".csv");
+    if (!file) return tl::unexpected(file.error());
+    if (auto ok = file->write(to_csv(table)); !ok) return ok;
+    files.push_back(std::move(*file));
+    return {};
+  };
+  for (const Section& s : document.sections) {
+    if (auto ok = add(s.key.empty() ? document.command : s.key, s.table); !ok) return ok;
+  }
+  if (auto ok = add("notes", notes_table(document.notes)); !ok) return ok;
+  for (OutputFile& f : files) {
+    if (auto ok = f.commit(); !ok) return ok;
+  }
+  return {};
+}
+
+}  // namespace orrery

@@ -1,0 +1,18 @@
+// Document -> a directory of CSV files, one a section, for spreadsheets and data frames.
+#pragma once
+#include <string>
+
+#include "base/result.h"
+#include "data/table.h"
+
+namespace orrery {
+
+// RFC 4180: a header of column keys, CRLF line ends, quotes where needed. Missing, NaN and infinite values are empty; a
+// list is its numbers separated by spaces. Columns that only people see are left out.
+std::string to_csv(const Table& table);
+
+// Writes DIR/SECTION.csv for every section (one without a key is named after the command) and DIR/notes.csv. Makes the
+// directory. All files are complete before the first appears under its name.
+Status write_csv(const std::string& directory, const Document& document);
+
+}  // namespace orrery

@@ -1,0 +1,113 @@
+#include "writers/json.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace orrery {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A nanosecond is the sixth decimal of a millisecond; below one, six digits.
+double rounded(double x) {
+  const double size = std::fabs(x);
+  if (size == 0) return 0.0;  // not -0.0
+  if (size >= 1e9) return x;
+  const int decimals = size >= 1 ? 6 : 6 - static_cast<int>(std::floor(std::log10(size))) - 1;
+  if (decimals > 300) return 0;
+  const double scale = std::pow(10.0, decimals);
+  const double r = std::round(x * scale) / scale;
+  return r == 0 ? 0.0 : r;
+}
+
+Json number(double x) { return std::isfinite(x) ? Json(rounded(x)) : Json(nullptr); }
+
+struct CellToJson {
+  Json operator()(std::monostate) const { return nullptr; }
+  Json operator()(bool b) const { return b; }
+  Json operator()(std::int64_t i) const { return i; }
+  Json operator()(double x) const { return number(x); }
+  Json operator()(const std::string& s) const { return s; }
+  Json operator()(const std::vector<double>& values) const {
+    Json list = Json::array();
+    for (const double x : values) list.push_back(number(x));
+    return list;
+  }
+};
+
+void set_nested(Json& object, std::string_view key, Json value) {
+  Json* place = &object;
+  for (;;) {
+    const std::size_t dot = key.find('.');
+    const std::string head(key.substr(0, dot));
+    if (dot == std::string_view::npos) {
+      (*place)[head] = std::move(value);
+      return;
+    }
+    place = &(*place)[head];
+    key.remove_prefix(dot + 1);
+  }
+}
+
+void add_row(Json& object, const std::vector<Column>& columns, const std::vector<Cell>* row) {
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    if (columns[c].text_only) continue;
+    Json value = row && c < row->size() ? std::visit(CellToJson{}, (*row)[c]) : Json(nullptr);
+    set_nested(object, columns[c].key, std::move(value));
+  }
+}
+
+Json notes_to_json(const Notes& notes) {
+  Json list = Json::array();
+  for (const Note& n : notes.rows) {
+    list.push_back({{"name", n.name},
+                    {"severity", name_of(n.severity)},
+                    {"count", n.count},
+                    {"first", n.first},
+                    {"advice", n.advice}});
+  }
+  return list;
+}
+
+}  // namespace
+
+std::string_view name_of(Severity severity) {
+  switch (severity) {
+    case Severity::info:
+      return "info";
+    case Severity::warning:
+      return "warning";
+    case Severity::data_loss:
+      return "data-loss";
+  }
+  return "info";
+}
+
+std::string to_json(const Document& document) {
+  Json out;
+  out["orrery"] = ORRERY_VERSION;
+  out["command"] = document.command;
+  out["inputs"] = document.inputs;
+  out["notes"] = notes_to_json(document.notes);
+  for (const Section& s : document.sections) {
+    const auto& rows = s.table.rows;
+    if (s.key.empty()) {
+      add_row(out, s.table.columns, rows.empty() ? nullptr : &rows[0]);
+    } else if (s.single) {
+      Json object = Json::object();
+      add_row(object, s.table.columns, rows.empty() ? nullptr : &rows[0]);
+      set_nested(out, s.key, std::move(object));
+    } else {
+      Json list = Json::array();
+      for (const auto& row : rows) {
+        Json object = Json::object();
+        add_row(object, s.table.columns, &row);
+        list.push_back(std::move(object));
+      }
+      set_nested(out, s.key, std::move(list));
+    }
+  }
+  return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace orrery
