@@ -31,7 +31,7 @@ inline constexpr bool is_gpu_task(OpKind k) {
 }
 
 // One row a complete ("X") event, in file order; `by_time` gives time order.
-// `extra` is the row of the table that belongs to the kind: OpArgs for cpu_op / user_annotation / python,
+// `extra` is the row of the table that belongs to the kind: OpArgs for cpu_op / user_annotation, PythonArgs for python,
 // KernelArgs for kernel, CopyArgs for memcpy / memset, SyncArgs for sync; kNone when there is none.
 struct OpTable {
   std::vector<Ns> start;
@@ -54,9 +54,13 @@ struct OpArgs {
   std::vector<StrId> input_types;
   std::vector<StrId> concrete_inputs;
   std::vector<std::uint32_t> comm;     // row of CommArgs (record_param_comms), kNone = none
-  std::vector<std::int64_t> python_id;      // -1 = none
-  std::vector<std::int64_t> python_parent;  // -1 = none
   std::size_t size() const { return sequence.size(); }
+};
+
+struct PythonArgs {
+  std::vector<std::int64_t> id;      // "Python id"; -1 = none
+  std::vector<std::int64_t> parent;  // "Python parent id"; -1 = none
+  std::size_t size() const { return id.size(); }
 };
 
 struct KernelArgs {
@@ -157,6 +161,7 @@ struct RankTrace {
   StringPool strings;
   OpTable ops;
   OpArgs op_args;
+  PythonArgs python_args;
   KernelArgs kernel_args;
   CopyArgs copy_args;
   CommArgs comm_args;
@@ -165,6 +170,8 @@ struct RankTrace {
   FlowTable flows;
   MemoryTable memory;
   Ns window_start = 0, window_end = 0;  // first start and last end of any row
+  std::vector<OpId> open_ops;           // ascending: rows without a usable duration, closed by the importer (host: end of the
+                                        // parent or of the window; GPU: zero length). Not to be added to sums.
 
   std::uint64_t events = 0;      // every event of the file, used or not
   std::uint64_t json_bytes = 0;  // size of the JSON text after decompression
