@@ -1,5 +1,5 @@
-// Sets of instants as sorted, disjoint, half-open stretches of time: what "union over all streams" means. Every operation
-// is one linear pass. A stretch without length is in no set, so zero-length tasks need no care.
+// Sets of instants as sorted, disjoint, half-open stretches of time: what "union over all streams" means. Every
+// operation is one linear pass. A stretch without length is in no set, so zero-length tasks need no care.
 #pragma once
 #include <vector>
 

@@ -41,8 +41,8 @@ struct DeviceTime {  // one rank, unions over all its streams
   Intervals busy;    // any of the three
 };
 
-// By row of ExecGraph::ranks. `start` holds one time per node: ExecGraph::observed_start or Replay::start. Stalls are not
-// work.
+// By row of ExecGraph::ranks. `start` holds one time per node: ExecGraph::observed_start or Replay::start. Stalls are
+// not work.
 std::vector<DeviceTime> device_times(const ExecGraph& g, const std::vector<Ns>& start);
 
 // ---- classes of time (breakdown.cc) ----
@@ -54,7 +54,7 @@ struct ClassTimes {  // ns; exposed_compute + overlapped + exposed_comm + other 
 };
 ClassTimes class_times(const DeviceTime& d, Ns begin, Ns end);
 
-struct StepTimes {      // one step of one rank, ns
+struct StepTimes {         // one step of one rank, ns
   std::uint32_t step = 0;  // row of ExecGraph::steps
   Ns measured = 0, replayed = 0;
   ClassTimes measured_classes, replayed_classes;
@@ -107,8 +107,8 @@ Section critical_path_hops_section(const TraceSet& traces, const ExecGraph& g, c
 // The path's nodes in order of time, for the exported trace.
 std::vector<NodeId> nodes_of(const CriticalPath& path);
 
-// By node: the innermost row of the rank's OpTable whose work a host node is (time inside a call or operator, or between
-// its children); kNoOp between top-level rows and for nodes that are not host work.
+// By node: the innermost row of the rank's OpTable whose work a host node is (time inside a call or operator, or
+// between its children); kNoOp between top-level rows and for nodes that are not host work.
 std::vector<OpId> host_owner(const ExecGraph& g);
 
 // ---- how busy the device was (gpu_busy.cc) ----
@@ -119,7 +119,7 @@ Section gpu_busy_section(const ExecGraph& g, const Replay& r, const std::vector<
 // ---- who and what (ranks.cc, collectives.cc) ----
 
 Section ranks_section(const TraceSet& traces, const ExecGraph& g);
-Section stragglers_section();     // empty until ranks are joined
+Section stragglers_section();  // empty until ranks are joined
 Section collectives_section(const TraceSet& traces, const ExecGraph& g);
 Section communication_section();  // empty until ranks are joined
 

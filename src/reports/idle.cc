@@ -1,0 +1,186 @@
+// Why the device was idle (ms, in the steps, replayed)
+//   rank  host late  launch   sync  peer late  dependency  unexplained  idle  measured idle  of host late, after sync
+//      0      4.512   0.310  0.044      0.000       0.420        0.030  5.316          5.317                    0.800
+//
+// Idle is a pause in which no stream of the rank runs a task. It ends when some task starts; what released that task,
+// and what released its releaser, is walked back until the pause began, and every nanosecond on the way is given to one
+// cause:
+//   host late    a CPU thread was still working towards the launch (whatever thread: a thread that had been woken by
+//                another is late because that other was)
+//   launch       the launch had begun; the time until the kernel could start
+//   sync         the launching thread was blocked: return from a synchronisation, a full launch queue, a wake-up by
+//                another thread
+//   peer late    another rank had not arrived (0 until ranks are joined)
+//   dependency   the lag of an order on the device: stream, event, inside a graph launch
+//   unexplained  a stall of the device, or time before anything that the trace knows
+// The causes add up to the idle time: "other" less "memory" of the replayed step. "after sync" is the part of host late
+// in pauses that began with the host waiting for the device: without that synchronisation it could have been hidden.
+#include <algorithm>
+#include <limits>
+
+#include "reports/reports.h"
+
+namespace orrery {
+namespace {
+
+constexpr Ns kFarPast = std::numeric_limits<Ns>::min();
+
+IdleCause cause_of(EdgeKind k) {
+  switch (k) {
+    case EdgeKind::thread:
+      return IdleCause::host_late;
+    case EdgeKind::launch:
+      return IdleCause::launch;
+    case EdgeKind::sync:
+    case EdgeKind::queue:
+    case EdgeKind::handoff:
+      return IdleCause::sync;
+    case EdgeKind::stream:
+    case EdgeKind::event:
+    case EdgeKind::graph:
+      return IdleCause::dependency;
+    case EdgeKind::collective:
+      return IdleCause::peer_late;
+    case EdgeKind::stall:
+    case EdgeKind::root:
+      break;
+  }
+  return IdleCause::unexplained;
+}
+
+IdleCause cause_of(NodeKind k) {
+  switch (k) {
+    case NodeKind::host:
+      return IdleCause::host_late;
+    case NodeKind::rendezvous:
+      return IdleCause::peer_late;
+    case NodeKind::kernel:
+    case NodeKind::comm:
+    case NodeKind::memcpy:
+    case NodeKind::memset:
+      return IdleCause::dependency;  // not in a pause of its own rank, but for a negative lag
+    case NodeKind::stall:
+      break;
+  }
+  return IdleCause::unexplained;
+}
+
+// Gives every instant of [low, t) to a cause, from the late end down.
+struct Pause {
+  IdleTimes& out;
+  Ns low, t;
+  Ns host_late = 0;
+
+  void take(IdleCause cause, Ns down_to) {
+    down_to = std::max(down_to, low);
+    if (down_to >= t) return;
+    out.by_cause[static_cast<std::size_t>(cause)] += t - down_to;
+    if (cause == IdleCause::host_late) host_late += t - down_to;
+    t = down_to;
+  }
+};
+
+// What kept `node` from starting before `p.t`.
+void walk_back(const ExecGraph& g, const Replay& r, NodeId node, std::uint32_t rank, Pause& p) {
+  for (NodeId n = node; p.t > p.low;) {
+    const NodeId by = r.released_by[raw(n)];
+    const EdgeKind how = r.released_how[raw(n)];
+    if (by == kNoNode) {
+      p.take(cause_of(how), kFarPast);
+      return;
+    }
+    const bool peer = g.rank[raw(by)] != rank;
+    if (how == EdgeKind::sync && !peer) p.out.host_late_after_sync += p.host_late, p.host_late = 0;
+    p.take(peer ? IdleCause::peer_late : cause_of(how), r.end[raw(by)]);
+    p.take(peer ? IdleCause::peer_late : cause_of(g.kind[raw(by)]), r.start[raw(by)]);
+    n = by;
+  }
+}
+
+// For each stretch of a rank's busy time, a task that starts it.
+std::vector<std::vector<NodeId>> first_tasks(const ExecGraph& g, const Replay& r,
+                                             const std::vector<DeviceTime>& device) {
+  std::vector<std::vector<NodeId>> first(g.ranks.size());
+  for (std::size_t k = 0; k < first.size(); ++k) first[k].assign(device[k].busy.size(), kNoNode);
+  std::uint32_t lanes = 0;
+  for (const GraphRank& rank : g.ranks) lanes = std::max(lanes, rank.first_lane + rank.lanes);
+  std::vector<std::size_t> cursor(lanes, 0);  // by stream: tasks come nearly in order of time
+  for (std::uint32_t i = 0; i < g.size(); ++i) {
+    if (g.kind[i] == NodeKind::host || g.kind[i] == NodeKind::stall || g.kind[i] == NodeKind::rendezvous) continue;
+    if (r.start[i] == r.end[i]) continue;
+    const Intervals& busy = device[g.rank[i]].busy;
+    std::size_t& at = cursor[g.lane[i]];
+    while (at > 0 && busy[at].begin > r.start[i]) --at;
+    while (at + 1 < busy.size() && busy[at + 1].begin <= r.start[i]) ++at;
+    NodeId& node = first[g.rank[i]][at];
+    if (busy[at].begin == r.start[i] && node == kNoNode) node = NodeId{i};
+  }
+  return first;
+}
+
+}  // namespace
+
+std::vector<IdleTimes> idle_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTime>& replayed,
+                                  const StepRows& rows) {
+  const auto first = first_tasks(g, r, replayed);
+  std::vector<IdleTimes> out(g.ranks.size());
+  for (std::size_t k = 0; k < out.size(); ++k) out[k].has_device = !replayed[k].busy.empty();
+  for (std::uint32_t row : rows) {
+    const Step& s = g.steps[row];
+    const Window w = replayed_window(r, s);
+    IdleTimes& times = out[s.rank];
+    const Intervals& busy = replayed[s.rank].busy;
+    const auto last_before =
+        std::partition_point(busy.begin(), busy.end(), [&](const Interval& i) { return i.end <= w.begin; });
+    Ns low = w.begin;
+    for (auto i = last_before; low < w.end; ++i) {
+      const bool any = i != busy.end();
+      const Ns high = any ? std::min(i->begin, w.end) : w.end;
+      if (high > low) {
+        times.idle += high - low;
+        Pause p{times, low, high};
+        const NodeId next = any ? first[s.rank][static_cast<std::size_t>(i - busy.begin())] : s.end_node;
+        // After the last task of all nothing waits for the device: the step's own end is what was waited for.
+        if (!any) p.take(cause_of(g.kind[raw(next)]), r.start[raw(next)]);
+        walk_back(g, r, next, s.rank, p);
+        p.take(IdleCause::unexplained, kFarPast);
+      }
+      if (!any) break;
+      low = std::max(low, i->end);
+    }
+  }
+  return out;
+}
+
+Section idle_section(const ExecGraph& g, const std::vector<IdleTimes>& times, const std::vector<StepTimes>& steps) {
+  std::vector<Ns> measured(times.size(), 0);
+  for (const StepTimes& t : steps) measured[g.steps[t.step].rank] += t.measured_classes.idle();
+
+  Section s{.key = "idle", .title = "Why the device was idle (ms, in the steps, replayed)", .table = {}};
+  s.table.columns = {{.key = "rank"},
+                     {.key = "host_late_ms", .title = "host late"},
+                     {.key = "launch_ms", .title = "launch"},
+                     {.key = "sync_ms", .title = "sync"},
+                     {.key = "peer_late_ms", .title = "peer late"},
+                     {.key = "dependency_ms", .title = "dependency"},
+                     {.key = "unexplained_ms", .title = "unexplained"},
+                     {.key = "idle_ms", .title = "idle"},
+                     {.key = "idle_measured_ms", .title = "measured idle"},
+                     {.key = "host_late_after_sync_ms", .title = "of host late, after sync"}};
+  for (std::size_t k = 0; k < times.size(); ++k) {
+    const IdleTimes& t = times[k];
+    std::vector<Cell> row{g.ranks[k].rank};
+    if (t.has_device) {
+      for (Ns x : t.by_cause) row.emplace_back(to_ms(x));
+      row.emplace_back(to_ms(t.idle));
+      row.emplace_back(to_ms(measured[k]));
+      row.emplace_back(to_ms(t.host_late_after_sync));
+    } else {
+      row.resize(s.table.columns.size());  // no device, no idle time
+    }
+    s.table.rows.push_back(std::move(row));
+  }
+  return s;
+}
+
+}  // namespace orrery

@@ -1,0 +1,23 @@
+// Names of graph nodes, and how the names of two runs are made to meet.
+#pragma once
+#include <string_view>
+
+#include "data/trace.h"
+#include "graph/exec_graph.h"
+
+namespace orrery {
+
+// The name of row `op` of the trace that belongs to rank row `rank`; "" when there is no such row.
+inline std::string_view op_name(const TraceSet& traces, const ExecGraph& g, std::uint32_t rank, OpId op) {
+  const std::uint32_t t = g.ranks[rank].trace;
+  if (op == kNoOp || t >= traces.ranks.size() || raw(op) >= traces.ranks[t].ops.size()) return {};
+  return traces.ranks[t].name_of(op);
+}
+
+// The name of the event that node `i` came from; of a stall or rendezvous without one, its kind.
+inline std::string_view node_name(const TraceSet& traces, const ExecGraph& g, std::uint32_t i) {
+  const std::string_view name = op_name(traces, g, g.rank[i], g.source[i]);
+  return name.empty() ? name_of(g.kind[i]) : name;
+}
+
+}  // namespace orrery

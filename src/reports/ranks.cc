@@ -1,0 +1,59 @@
+// Ranks
+//   rank  file             host    events  GPU tasks  CPU tasks  device                 clock offset ns  drift ppm
+//      0  rank-0.json.gz   node0    20073       2911      12034  NVIDIA A100-SXM4-80GB                0        0.0
+//
+// events: all of the file, used or not. GPU tasks: kernels, copies and memsets. CPU tasks: operators and CUDA or HIP
+// calls. The clock of each host is taken as it is until ranks are joined: offset and drift are 0.
+#include "reports/reports.h"
+
+namespace orrery {
+namespace {
+
+// The device that runs the rank's GPU tasks; the first listed where no task names one.
+Cell device_of(const RankTrace& t) {
+  if (t.devices.empty()) return {};
+  const Device* device = &t.devices.front();
+  for (std::size_t i = 0; i < t.ops.size(); ++i) {
+    if (!is_gpu_task(t.ops.kind[i]) || t.ops.lane[i] == kNoLane) continue;
+    for (const Device& d : t.devices)
+      if (d.id == t.lanes.pid[raw(t.ops.lane[i])]) device = &d;
+    break;
+  }
+  return device->name.empty() ? Cell{} : Cell{device->name};
+}
+
+}  // namespace
+
+Section ranks_section(const TraceSet& traces, const ExecGraph& g) {
+  Section s{.key = "ranks", .title = "Ranks", .table = {}};
+  s.text_rows = 32;
+  s.table.columns = {{.key = "rank"},
+                     {.key = "file"},
+                     {.key = "host"},
+                     {.key = "events"},
+                     {.key = "gpu_tasks", .title = "GPU tasks"},
+                     {.key = "cpu_tasks", .title = "CPU tasks"},
+                     {.key = "device"},
+                     {.key = "clock_offset_ns", .json_only = true},
+                     {.key = "clock_drift_ppm", .json_only = true}};
+  for (const GraphRank& rank : g.ranks) {
+    if (rank.trace >= traces.ranks.size()) continue;
+    const RankTrace& t = traces.ranks[rank.trace];
+    std::int64_t gpu = 0, cpu = 0;
+    for (OpKind k : t.ops.kind) {
+      gpu += is_gpu_task(k);
+      cpu += k == OpKind::cpu_op || k == OpKind::runtime;
+    }
+    s.table.rows.push_back({rank.rank, t.file, t.host.empty() ? Cell{} : Cell{t.host},
+                            static_cast<std::int64_t>(t.events), gpu, cpu, device_of(t), std::int64_t{0}, 0.0});
+  }
+  return s;
+}
+
+Section stragglers_section() {
+  Section s{.key = "stragglers", .title = "", .table = {}};
+  s.table.columns = {{.key = "rank"}, {.key = "host"}, {.key = "kind"}, {.key = "slower_pct"}, {.key = "cost_ms"}};
+  return s;
+}
+
+}  // namespace orrery

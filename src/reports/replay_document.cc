@@ -1,0 +1,37 @@
+// Everything `orrery replay` answers, in the order that people read: is it right (summary, steps), what was read
+// (ranks), how far to trust it (quality), then why it took so long.
+#include "reports/reports.h"
+
+namespace orrery {
+
+Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build, const Replay& r,
+                                 const ReplayReportOptions& options) {
+  const ExecGraph& g = build.graph;
+  const auto rows = select_steps(g, options.steps);
+  if (!rows) return tl::unexpected(rows.error());
+
+  const auto measured = device_times(g, g.observed_start);
+  const auto replayed = device_times(g, r.start);
+  const auto steps = step_times(g, r, measured, replayed, *rows);
+  const auto paths = critical_paths(g, r, *rows);
+
+  Document d;
+  d.command = "replay";
+  d.notes = traces.notes;
+  for (const RankTrace& t : traces.ranks) d.notes.merge(t.notes);
+  d.notes.merge(build.notes);
+  d.sections.push_back(summary_section(g, steps));
+  d.sections.push_back(steps_section(g, steps));
+  d.sections.push_back(ranks_section(traces, g));
+  d.sections.push_back(quality_section(build.quality));
+  d.sections.push_back(idle_section(g, idle_times(g, r, replayed, *rows), steps));
+  d.sections.push_back(stragglers_section());
+  d.sections.push_back(critical_path_section(traces, g, paths));
+  d.sections.push_back(collectives_section(traces, g));
+  d.sections.push_back(communication_section());
+  d.sections.push_back(gpu_busy_section(g, r, measured, replayed, *rows));
+  if (options.critical_path_hops) d.sections.push_back(critical_path_hops_section(traces, g, r, paths));
+  return d;
+}
+
+}  // namespace orrery
