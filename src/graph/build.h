@@ -1,6 +1,8 @@
 // Trace rows -> ExecGraph: what waited for what inside each rank (docs/model.md says how each edge is found).
 #pragma once
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "data/trace.h"
 #include "graph/exec_graph.h"
@@ -38,5 +40,6 @@ Result<GraphBuild> build_graph(const TraceSet& traces, const GraphOptions& optio
 // True where the kernel communicates: NCCL metadata first, then the name (NCCL, RCCL, MSCCL, NVSHMEM, DeepEP, vLLM's
 // custom all-reduce ...), in any case of letters.
 bool is_communication(const RankTrace& t, OpId kernel);
+bool is_communication_name(std::string_view kernel_name);
 
 }  // namespace orrery

@@ -64,8 +64,12 @@ Status check_sizes(const ExecGraph& g) {
   const struct {
     const char* name;
     std::size_t size;
-  } columns[] = {{"observed_start", g.observed_start.size()}, {"lane", g.lane.size()}, {"kind", g.kind.size()},
-                 {"at_begin", g.at_begin.size()},             {"rank", g.rank.size()}, {"source", g.source.size()}};
+  } columns[] = {{"observed_start", g.observed_start.size()},
+                 {"lane", g.lane.size()},
+                 {"kind", g.kind.size()},
+                 {"at_begin", g.at_begin.size()},
+                 {"rank", g.rank.size()},
+                 {"source", g.source.size()}};
   for (const auto& c : columns)
     if (c.size != n) return fail(fmt::format("{} has {} rows, duration has {}", c.name, c.size, n), "execution graph");
   if (g.first_pred.size() != n + 1)
@@ -84,12 +88,12 @@ Status check_sizes(const ExecGraph& g) {
 
 Status check_edge(const ExecGraph& g, std::uint32_t i, std::uint32_t e) {
   const NodeId p = g.pred[e];
-  if (static_cast<std::size_t>(g.pred_kind[e]) >= kEdgeKinds) return bad(i, fmt::format("edge {} is of no known kind", e));
+  if (static_cast<std::size_t>(g.pred_kind[e]) >= kEdgeKinds)
+    return bad(i, fmt::format("edge {} is of no known kind", e));
   if ((p == kNoNode) != (g.pred_kind[e] == EdgeKind::root))
     return bad(i, fmt::format("edge {} of kind {} {} a predecessor", e, name_of(g.pred_kind[e]),
                               p == kNoNode ? "lacks" : "has"));
-  if (p != kNoNode && raw(p) >= i)
-    return bad(i, fmt::format("its predecessor {} does not come before it", raw(p)));
+  if (p != kNoNode && raw(p) >= i) return bad(i, fmt::format("its predecessor {} does not come before it", raw(p)));
   return {};
 }
 

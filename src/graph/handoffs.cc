@@ -1,0 +1,89 @@
+// One CPU thread wakes another: backward runs on autograd's thread while the caller waits, then the caller goes on.
+// A hole in a thread (no boundary for 30 us) in which another thread has a burst of work, tight at both ends, is a wait
+// for that burst: the hole's host time is dropped, two edges take its place.
+#include <algorithm>
+
+#include "graph/draft.h"
+
+namespace orrery {
+namespace {
+
+constexpr Ns kHole = 30'000;
+constexpr Ns kWake = 5'000;  // a thread needs about this long to see a wake-up; the rest of a gap is its own work
+
+struct Span {
+  std::uint32_t first, last;  // draft nodes of one thread
+};
+
+// The node of `thread` with the last boundary before `t`, kNone if none.
+std::uint32_t last_before(const Draft& d, const ThreadRow& thread, Ns t) {
+  std::uint32_t lo = thread.first_node, hi = thread.first_node + thread.nodes;
+  while (lo < hi) {
+    const std::uint32_t mid = (lo + hi) / 2;
+    if (d.observed_end(mid) < t) {
+      lo = mid + 1;
+    } else {
+      hi = mid;
+    }
+  }
+  return lo == thread.first_node ? kNone : lo - 1;
+}
+
+void wake(Draft& d, std::uint32_t from, std::uint32_t to) {
+  const Ns released = d.observed_end(from), at = d.observed_end(to);
+  d.lag[static_cast<std::size_t>(EdgeKind::handoff)] = kWake;
+  d.duration[to] = std::max<Ns>(0, at - released - kWake);
+  d.observed_start[to] = at - d.duration[to];
+  d.add_edge(from, to, EdgeKind::handoff, std::min(kWake, at - released));
+}
+
+}  // namespace
+
+void add_handoffs(Draft& d) {
+  if (d.threads.size() < 2 || !d.enabled(EdgeKind::handoff)) return;
+  std::vector<std::uint8_t> woken(d.nodes(), 0);
+  for (std::uint32_t me = 0; me < d.threads.size(); ++me) {
+    const ThreadRow thread = d.threads[me];
+    for (std::uint32_t n = thread.first_node + 1; n < thread.first_node + thread.nodes; ++n) {
+      if (d.duration[n] <= kHole || woken[n] != 0) continue;
+      const Ns q = d.observed_end(n), p = d.observed_start[n];
+      const Ns slack_allowed = std::max<Ns>(300'000, (q - p) / 4);
+      std::uint32_t best = kNone;
+      Span best_span{};
+      Ns best_slack = slack_allowed;
+      for (std::uint32_t other = 0; other < d.threads.size(); ++other) {
+        if (other == me) continue;
+        const ThreadRow& u = d.threads[other];
+        const std::uint32_t last = last_before(d, u, q);
+        if (last == kNone || d.observed_end(last) <= p) continue;
+        std::uint32_t first = last_before(d, u, p + 1);
+        first = first == kNone ? u.first_node : first + 1;
+        // both ends of the burst must border on a pause of that thread
+        const bool pause_before = first == u.first_node || d.duration[first] > kHole;
+        const bool pause_after = last + 1 == u.first_node + u.nodes || d.duration[last + 1] > kHole;
+        if (!pause_before || !pause_after || last <= first || woken[first] != 0) continue;
+        const Ns slack = (d.observed_end(first) - p) + (q - d.observed_end(last));
+        if (slack < best_slack) {
+          best = other;
+          best_span = {first, last};
+          best_slack = slack;
+        }
+      }
+      if (best == kNone) continue;
+      const ThreadRow& u = d.threads[best];
+      if (best_span.first == u.first_node) {  // the burst is what starts that thread: no root of its own
+        DraftEdge& root = d.edges[u.root_edge];
+        root = {n - 1, best_span.first, std::min(kWake, d.observed_end(best_span.first) - p), EdgeKind::handoff};
+        const Ns at = d.observed_end(best_span.first);
+        d.duration[best_span.first] = std::max<Ns>(0, at - p - kWake);
+        d.observed_start[best_span.first] = at - d.duration[best_span.first];
+      } else {
+        wake(d, n - 1, best_span.first);
+      }
+      wake(d, best_span.last, n);
+      woken[best_span.first] = woken[n] = 1;
+    }
+  }
+}
+
+}  // namespace orrery
