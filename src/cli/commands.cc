@@ -1,0 +1,104 @@
+// The table of commands. To add one: a row here, its function in a file beside pipeline.cc.
+#include <limits>
+
+#include "cli/command.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::size_t kMany = std::numeric_limits<std::size_t>::max();
+
+constexpr OptionSpec kJson{"--json", "", "print one JSON document on standard output, and nothing else there"};
+constexpr OptionSpec kQuiet{"--quiet", "", "no progress bar and no notes that only inform; warnings stay"};
+constexpr OptionSpec kThreads{"--threads", "N", "use N threads (default: all cores)", Takes::word};
+constexpr OptionSpec kHelp{"--help", "", "print this page"};
+constexpr OptionSpec kCsv{"--csv", "DIR", "write every table as a CSV file in DIR", Takes::directory};
+constexpr OptionSpec kRecover{"--recover", "",
+                              "skip events that are not valid JSON instead of refusing the file; they count as lost"};
+
+std::vector<Command> make_commands() {
+  return {
+      {.name = "replay",
+       .summary = "rebuild a job from its PyTorch traces, run it again, compare with the measured run",
+       .operands = "TRACE...",
+       .least = 1,
+       .most = kMany,
+       .description =
+           "Reads PyTorch profiler (Kineto) traces, one file a rank, and rebuilds what waited for what: program order "
+           "on CPU threads, launches, streams, events, synchronisation and hand-offs between threads. Then it runs "
+           "that graph again and compares it, step by step and rank by rank, with what was measured. A prediction "
+           "made from the graph is only as good as this comparison.\n\n"
+           "TRACE is a file, a directory (all traces in it, recursively), a glob or - for standard input. Plain, gzip, "
+           "zstd and zip files are told by their content.",
+       .options = {{"--steps", "N,...", "only these steps: the N of ProfilerStep#N (default: all)", Takes::word},
+                   {"--rank", "FILE=N", "FILE is rank N, whatever it says itself (may be repeated)", Takes::file, true},
+                   {"--export", "FILE",
+                    "write the replayed run as a Chrome trace for https://ui.perfetto.dev (gzip when FILE ends in .gz)",
+                    Takes::file},
+                   kCsv,
+                   kRecover,
+                   kJson,
+                   kQuiet,
+                   kThreads,
+                   kHelp},
+       .when_incomplete = "the input was truncated or data were lost; what could be read is answered",
+       .examples = {{"How well is the sample job reproduced?", "orrery replay samples/gpt-tp2-pp2-dp2"},
+                    {"Look at one step of the replayed run in Perfetto:",
+                     "orrery replay samples/gpt-tp2-pp2-dp2 --steps 1 --export replayed.json.gz"},
+                    {"The iteration time alone, for a script:",
+                     "orrery replay samples/gpt-tp2-pp2-dp2 --json | jq .summary.iteration_replayed_ms"}},
+       .run = run_replay},
+      {.name = "diff",
+       .summary = "compare two runs: which kernels, operators and waits became slower or faster",
+       .operands = "A B",
+       .least = 2,
+       .most = 2,
+       .description =
+           "Reads two runs, each a file, a directory or a glob, and lists what changed: totals, kernels, operators, "
+           "classes of time and kinds of edges, the largest change first. Names meet when they differ only in "
+           "addresses and step numbers.",
+       .options = {kCsv, kRecover, kJson, kQuiet, kThreads, kHelp},
+       .when_incomplete = "the input was truncated or data were lost; what could be read is answered",
+       .examples = {{"Two ranks of the sample job:",
+                     "orrery diff samples/gpt-tp2-pp2-dp2/rank-0.json.gz samples/gpt-tp2-pp2-dp2/rank-4.json.gz"}},
+       .run = run_diff},
+      {.name = "help",
+       .summary = "what the commands do, or the manual page of one",
+       .operands = "[COMMAND]",
+       .least = 0,
+       .most = 1,
+       .description = "Without COMMAND, lists the commands. With it, prints the page of that command.",
+       .options = {kHelp},
+       .when_incomplete = "",
+       .examples = {{"", "orrery help replay"}},
+       .run = run_help},
+      {.name = "completion",
+       .summary = "print a completion script for a shell",
+       .operands = "bash|zsh|fish",
+       .least = 1,
+       .most = 1,
+       .description =
+           "Prints a script that completes commands and options. For bash: source <(orrery completion bash); for zsh: "
+           "orrery completion zsh > a file _orrery on fpath; for fish: orrery completion fish | source.",
+       .options = {kHelp},
+       .when_incomplete = "",
+       .examples = {{"", "orrery completion bash"}},
+       .run = run_completion},
+  };
+}
+
+}  // namespace
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> table = make_commands();
+  return table;
+}
+
+const Command* find_command(std::string_view name) {
+  for (const Command& c : commands()) {
+    if (c.name == name) return &c;
+  }
+  return nullptr;
+}
+
+}  // namespace orrery

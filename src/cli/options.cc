@@ -1,0 +1,121 @@
+#include "cli/options.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/output.h"
+#include "writers/csv.h"
+#include "writers/json.h"
+
+namespace orrery {
+namespace {
+
+bool to_number(std::string_view text, std::int64_t& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size() && out >= 0;
+}
+
+Status read_steps(const std::string& text, std::vector<std::int64_t>& steps) {
+  for (std::size_t i = 0; i <= text.size();) {
+    const std::size_t end = std::min(text.find(',', i), text.size());
+    std::int64_t n = 0;
+    if (!to_number(std::string_view(text).substr(i, end - i), n)) {
+      return fail("not a list of steps: " + text, "--steps", "for example --steps 1,2");
+    }
+    if (std::find(steps.begin(), steps.end(), n) == steps.end()) steps.push_back(n);
+    i = end + 1;
+  }
+  return {};
+}
+
+Status read_rank(const std::string& text, std::map<std::string, std::int64_t>& ranks) {
+  const std::size_t equals = text.rfind('=');
+  std::int64_t n = 0;
+  if (equals == std::string::npos || equals == 0 || !to_number(std::string_view(text).substr(equals + 1), n)) {
+    return fail("not FILE=N: " + text, "--rank", "for example --rank trace.json=3");
+  }
+  if (!ranks.emplace(text.substr(0, equals), n).second) {
+    return fail("given twice for " + text.substr(0, equals), "--rank", "give each file one rank");
+  }
+  return {};
+}
+
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT: before any thread starts
+  return value ? value : "";
+}
+
+bool locale_is_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    std::string value(environment(name));
+    if (value.empty()) continue;
+    std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return std::tolower(c); });
+    return value.find("utf-8") != std::string::npos || value.find("utf8") != std::string::npos;
+  }
+  return false;
+}
+
+TextStyle style_of_standard_output(bool quiet) {
+  TextStyle style;
+  style.quiet = quiet;
+  style.unicode = locale_is_utf8();
+  std::int64_t columns = 0;
+  winsize size{};
+  if (::isatty(STDOUT_FILENO)) {
+    style.color = environment("NO_COLOR").empty() && environment("TERM") != "dumb";
+    if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
+  }
+  if (columns == 0) to_number(environment("COLUMNS"), columns);
+  if (columns > 0) style.width = static_cast<unsigned>(std::clamp<std::int64_t>(columns, 40, 1000));
+  return style;
+}
+
+}  // namespace
+
+Result<RunOptions> understand(const Command& command, const Args& args) {
+  RunOptions o;
+  if (args.has("--steps")) {
+    if (auto ok = read_steps(args.value("--steps"), o.steps); !ok) return tl::unexpected(ok.error());
+  }
+  if (const auto it = args.options.find("--rank"); it != args.options.end()) {
+    for (const std::string& text : it->second) {
+      if (auto ok = read_rank(text, o.import.rank_of_file); !ok) return tl::unexpected(ok.error());
+    }
+  }
+  if (args.has("--threads")) {
+    std::int64_t n = 0;
+    if (!to_number(args.value("--threads"), n) || n < 1 || n > 4096) {
+      return fail("not a number of threads: " + args.value("--threads"), "--threads", "1 to 4096");
+    }
+    o.threads = static_cast<unsigned>(n);
+  }
+  if (std::count(args.positional.begin(), args.positional.end(), "-") > 1) {
+    return fail("standard input (-) is named twice", std::string(command.name), "it can be read only once");
+  }
+  o.export_path = args.value("--export");
+  o.csv_directory = args.value("--csv");
+  o.json = args.has("--json");
+  o.quiet = args.has("--quiet");
+  o.show_progress = !o.quiet && ::isatty(STDERR_FILENO);
+  o.style = style_of_standard_output(o.quiet);
+  o.import.threads = o.threads;
+  o.import.recover = args.has("--recover");
+  return o;
+}
+
+Result<int> emit(const Document& document, const RunOptions& options) {
+  if (!options.csv_directory.empty()) {
+    if (auto ok = write_csv(options.csv_directory, document); !ok) return tl::unexpected(ok.error());
+  }
+  const std::string text = options.json ? to_json(document) : to_text(document, options.style);
+  if (auto ok = write_all(STDOUT_FILENO, text, "standard output"); !ok) return tl::unexpected(ok.error());
+  return document.notes.lost_data() ? kIncomplete : kDone;
+}
+
+}  // namespace orrery

@@ -1,0 +1,86 @@
+// The main path: traces -> graph -> replay -> reports -> writers.
+#include "base/progress.h"
+#include "cli/options.h"
+#include "graph/build.h"
+#include "importers/importers.h"
+#include "replay/replay.h"
+#include "reports/reports.h"
+#include "writers/chrome_trace.h"
+
+namespace orrery {
+namespace {
+
+struct Run {  // one job, measured and run again
+  TraceSet traces;
+  GraphBuild build;
+  Replay replay;
+};
+
+Result<Run> run_again(const std::vector<std::string>& paths, const RunOptions& options, Progress& progress) {
+  Run run;
+  progress.stage("reading " + paths.front());
+  ImportOptions import = options.import;
+  import.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  auto traces = import_traces(paths, import);
+  if (!traces) return tl::unexpected(traces.error());
+  run.traces = std::move(*traces);
+
+  progress.stage("building the graph");
+  auto build = build_graph(run.traces, {.threads = options.threads});
+  if (!build) return tl::unexpected(build.error());
+  run.build = std::move(*build);
+
+  progress.stage("replaying");
+  replay(run.build.graph, run.replay);
+  return run;
+}
+
+Status export_run(const Run& run, const RunOptions& options) {
+  const auto rows = select_steps(run.build.graph, options.steps);
+  if (!rows) return tl::unexpected(rows.error());
+  std::vector<NodeId> path;
+  for (const CriticalPath& p : critical_paths(run.build.graph, run.replay, *rows)) {
+    for (const NodeId n : nodes_of(p)) path.push_back(n);
+  }
+  return write_chrome_trace(options.export_path, run.traces, run.build.graph, run.replay, path);
+}
+
+}  // namespace
+
+Result<int> run_replay(const Args& args) {
+  const auto options = understand(*find_command("replay"), args);
+  if (!options) return tl::unexpected(options.error());
+  Progress progress(options->show_progress);
+  const auto run = run_again(args.positional, *options, progress);
+  if (!run) return tl::unexpected(run.error());
+
+  progress.stage("writing reports");
+  auto document = replay_document(run->traces, run->build, run->replay,
+                                  {.steps = options->steps, .critical_path_hops = !options->csv_directory.empty()});
+  if (!document) return tl::unexpected(document.error());
+  document->inputs = args.positional;
+  if (!options->export_path.empty()) {
+    progress.stage("writing " + options->export_path);
+    if (auto ok = export_run(*run, *options); !ok) return tl::unexpected(ok.error());
+  }
+  progress.finish();
+  return emit(*document, *options);
+}
+
+Result<int> run_diff(const Args& args) {
+  const auto options = understand(*find_command("diff"), args);
+  if (!options) return tl::unexpected(options.error());
+  Progress progress(options->show_progress);
+  const auto a = run_again({args.positional[0]}, *options, progress);
+  if (!a) return tl::unexpected(a.error());
+  const auto b = run_again({args.positional[1]}, *options, progress);
+  if (!b) return tl::unexpected(b.error());
+
+  progress.stage("comparing");
+  Document document = diff_document({a->traces, a->build, a->replay}, {b->traces, b->build, b->replay});
+  document.inputs = args.positional;
+  progress.finish();
+  return emit(document, *options);
+}
+
+}  // namespace orrery
