@@ -115,7 +115,15 @@ Result<int> emit(const Document& document, const RunOptions& options) {
   }
   const std::string text = options.json ? to_json(document) : to_text(document, options.style);
   if (auto ok = write_all(STDOUT_FILENO, text, "standard output"); !ok) return tl::unexpected(ok.error());
-  return document.notes.lost_data() ? kIncomplete : kDone;
+  if (!document.notes.lost_data()) return kDone;
+  for (const Note& n : document.notes.rows) {  // in the tables they are already on the screen
+    if (!options.json || options.quiet || n.severity != Severity::data_loss) continue;
+    std::string line = fmt::format("orrery: data lost: {} ({}): {}", n.name, n.count, n.first);
+    std::replace_if(
+        line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+    (void)write_all(STDERR_FILENO, line + "\n", "standard error");
+  }
+  return kIncomplete;
 }
 
 }  // namespace orrery

@@ -157,7 +157,8 @@ Printed lay_out(const Section& s, std::size_t column, std::size_t rows) {
   for (std::size_t r = 0; r < rows; ++r) {
     const auto& row = s.table.rows[r];
     const Cell cell = column < row.size() ? row[column] : Cell{};
-    any_text |= std::holds_alternative<std::string>(cell);
+    const auto* text = std::get_if<std::string>(&cell);
+    any_text |= text && text->find_first_not_of("0123456789.,/+-% ") != std::string::npos;  // "1.5/2.5" is numbers
     p.cells.push_back(std::visit(CellToText{c.digits}, cell));
     p.width = std::max(p.width, width_of(p.cells.back()));
   }
