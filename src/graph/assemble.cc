@@ -10,7 +10,7 @@ void Draft::clear() {
   options = nullptr;
   quality = {};
   notes.rows.clear();
-  lag = {};
+  lags = {};
   duration.clear();
   observed_start.clear();
   lane.clear();
@@ -126,7 +126,7 @@ void assemble(Draft& d, std::uint32_t trace_row, ExecGraph& g) {
     g.steps.push_back(s);
   }
   g.ranks.push_back({d.trace->rank, trace_row, first_lane, static_cast<std::uint32_t>(d.trace->lanes.size()),
-                     d.trace->window_start, d.lag});
+                     d.trace->window_start, d.lags});
 }
 
 }  // namespace orrery

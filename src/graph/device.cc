@@ -2,6 +2,7 @@
 // One constant lag per edge kind; what the constants do not explain is a stall (long, with work queued) or unexplained
 // idle, and both are counted.
 #include <algorithm>
+#include <array>
 
 #include "graph/draft.h"
 
@@ -11,7 +12,10 @@ namespace {
 constexpr Ns kOverlap = 20'000;  // programmatic dependent launch: real overlaps are a few microseconds
 constexpr Ns kLaunchOutlier = 100'000;
 constexpr Ns kStreamOutlier = 20'000;
-constexpr Ns kDefaultStall = 200'000;
+constexpr Ns kLongLaunch = 100'000;  // a launch call takes 3 to 20 us
+constexpr Ns kCallCost = 5'000;
+constexpr Ns kDefaultStall = 50'000;
+constexpr std::size_t kEnough = 3;  // samples that make a constant of their own
 constexpr std::uint32_t kQueueDepth = 1024;
 
 constexpr std::size_t row(EdgeKind k) { return static_cast<std::size_t>(k); }
@@ -38,10 +42,11 @@ class DeviceEdges {
 
   void run() {
     order_streams();
-    learn();
     infer_graph_branches();
     for (std::uint32_t i = 0; i < d.tasks.size(); ++i) release(i);
     queue_edges();
+    learn();
+    apply_lags();
     stalls();
     d.notes.add(
         "kernel-before-launch", Severity::warning, before_launch, {},
@@ -52,10 +57,17 @@ class DeviceEdges {
   }
 
  private:
+  // Which of a task's edges released it, and by how much it stood out.
+  struct Release {
+    Ns best = INT64_MIN, second = INT64_MIN;  // predecessor's end + rough lag
+    std::uint32_t edge = kNone;
+  };
+
   Draft& d;
   std::vector<std::uint32_t> previous;  // by task: the task ahead that it is ordered after, kNone if none
   std::vector<Ns> lag_before;           // by task: negative overlap with it, 0 = the rank's constant
-  std::vector<std::vector<std::uint32_t>> edges_of;
+  std::array<Ns, kEdgeKinds> rough{};   // one lag an edge kind, before they are told apart by the kinds of node
+  std::vector<Release> releases;
   std::uint64_t before_launch = 0, overlaps = 0;
 
   void order_streams() {
@@ -78,43 +90,87 @@ class DeviceEdges {
     }
   }
 
+  bool is_constant(const DraftEdge& e) const {
+    return e.from != kNone && e.lag >= 0 &&
+           (e.kind == EdgeKind::launch || e.kind == EdgeKind::stream || e.kind == EdgeKind::event ||
+            e.kind == EdgeKind::graph);
+  }
+  static Ns outlier(EdgeKind k) { return k == EdgeKind::launch ? kLaunchOutlier : kStreamOutlier; }
+
+  // Two rounds: rough lags from the clearest cases, then a constant for each kind of edge between two kinds of node,
+  // from the tasks that one edge released with a margin over all others.
   void learn() {
-    std::vector<Ns> launch, stream;
-    const Ns guess = 10'000;
-    for (std::uint32_t i = 0; i < d.tasks.size(); ++i) {
-      const Task& t = d.tasks[i];
-      const std::uint32_t p = previous[i];
-      if (t.call != kNone && !t.graph_inner) {
-        const CallRow& call = d.calls[t.call];
-        const Ns delay = t.start - call.begin;
-        if ((p == kNone || d.tasks[p].end <= call.begin) && call.tasks == 1 && delay >= 0 && delay <= kLaunchOutlier) {
-          launch.push_back(delay);
-        }
-        if (p != kNone && d.tasks[p].end > call.begin + guess) {
-          const Ns gap = t.start - d.tasks[p].end;
-          if (gap >= 0 && gap <= kStreamOutlier) stream.push_back(gap);
+    rough[row(EdgeKind::launch)] = 6'000;
+    for (const EdgeKind k : {EdgeKind::stream, EdgeKind::event, EdgeKind::graph}) rough[row(k)] = 1'000;
+    constexpr std::size_t kKinds = LagTable::kNodeKinds;
+    std::vector<std::vector<Ns>> samples(kEdgeKinds * kKinds * kKinds), by_kind(kEdgeKinds);
+    for (int round = 0; round < 2; ++round) {
+      const Ns margin = round == 0 ? 10'000 : 3'000;
+      releases.assign(d.nodes(), Release{});
+      for (std::uint32_t n = 0; n < d.edges.size(); ++n) {
+        const DraftEdge& e = d.edges[n];
+        const Ns from = e.from == kNone ? d.trace->window_start + e.lag : d.observed_end(e.from);
+        const Ns t = from + (is_constant(e) ? rough[row(e.kind)] : e.from == kNone ? 0 : e.lag);
+        Release& r = releases[e.to];
+        if (t > r.best) {
+          r.second = r.best;
+          r.best = t;
+          r.edge = n;
+        } else if (t > r.second) {
+          r.second = t;
         }
       }
+      for (auto& v : by_kind) v.clear();
+      for (const Task& t : d.tasks) {
+        const Release& r = releases[t.node];
+        if (r.edge == kNone || !is_constant(d.edges[r.edge]) || (r.second != INT64_MIN && r.best - r.second < margin))
+          continue;
+        const DraftEdge& e = d.edges[r.edge];
+        const Ns delay = t.start - d.observed_end(e.from);
+        if (delay < 0 || delay > outlier(e.kind) || e.from == launch_end(t)) continue;
+        by_kind[row(e.kind)].push_back(delay);
+        if (round == 1) samples[slot(e, t)].push_back(delay);
+      }
+      for (const EdgeKind k : {EdgeKind::launch, EdgeKind::stream, EdgeKind::event, EdgeKind::graph}) {
+        rough[row(k)] = centre(by_kind[row(k)], k == EdgeKind::launch ? rough[row(k)] : rough[row(EdgeKind::stream)]);
+      }
     }
-    d.lag[row(EdgeKind::launch)] = centre(launch, 5'000);
-    d.lag[row(EdgeKind::stream)] = centre(stream, 1'000);
+    for (std::size_t k = 0; k < kEdgeKinds; ++k) {
+      for (std::size_t s = k * kKinds * kKinds; s < (k + 1) * kKinds * kKinds; ++s) {
+        if (rough[k] != 0) d.lags.lag[s] = samples[s].size() < kEnough ? rough[k] : centre(samples[s], rough[k]);
+      }
+    }
+    // graph launches have a row of their own, and are few
+    for (const NodeKind to : {NodeKind::kernel, NodeKind::comm, NodeKind::memcpy, NodeKind::memset}) {
+      std::vector<Ns>& v =
+          samples[(row(EdgeKind::launch) * kKinds + static_cast<std::size_t>(NodeKind::rendezvous)) * kKinds +
+                  static_cast<std::size_t>(to)];
+      d.lags.at(EdgeKind::launch, NodeKind::rendezvous, to) = centre(v, rough[row(EdgeKind::launch)]);
+    }
+  }
 
-    std::vector<Ns> event;
-    std::vector<Ns> latest(d.nodes(), INT64_MIN);
-    for (const DraftEdge& e : d.edges) {
-      if (e.kind == EdgeKind::event) latest[e.to] = std::max(latest[e.to], d.observed_end(e.from));
+  std::uint32_t launch_end(const Task& t) const { return t.call == kNone ? kNone : d.calls[t.call].end_node; }
+
+  // The kind that a lag is kept under for an edge's source; a graph launch is told from a plain one.
+  NodeKind source_kind(const DraftEdge& e, const Task& t) const {
+    if (e.kind == EdgeKind::launch && d.calls[t.call].kind == Call::graph_launch) return NodeKind::rendezvous;
+    return d.kind[e.from];
+  }
+  std::size_t slot(const DraftEdge& e, const Task& t) const {
+    return (row(e.kind) * LagTable::kNodeKinds + static_cast<std::size_t>(source_kind(e, t))) * LagTable::kNodeKinds +
+           static_cast<std::size_t>(t.kind);
+  }
+
+  void apply_lags() {
+    std::vector<std::uint32_t> task_of(d.nodes(), kNone);
+    for (std::uint32_t i = 0; i < d.tasks.size(); ++i) task_of[d.tasks[i].node] = i;
+    for (DraftEdge& e : d.edges) {
+      if (e.kind == EdgeKind::sync) e.lag = d.lags.at(EdgeKind::sync, d.kind[e.from], NodeKind::host);
+      if (!is_constant(e) || task_of[e.to] == kNone) continue;
+      const Task& t = d.tasks[task_of[e.to]];
+      e.lag = d.lags.lag[slot(e, t)];
+      if (e.kind == EdgeKind::launch && e.from == launch_end(t)) e.lag = std::max<Ns>(0, e.lag - kCallCost);
     }
-    for (std::uint32_t i = 0; i < d.tasks.size(); ++i) {
-      const Task& t = d.tasks[i];
-      const Ns by_event = latest[t.node];
-      if (by_event == INT64_MIN || t.call == kNone) continue;
-      const Ns others =
-          std::max(previous[i] == kNone ? INT64_MIN : d.tasks[previous[i]].end + d.lag[row(EdgeKind::stream)],
-                   d.calls[t.call].begin + d.lag[row(EdgeKind::launch)]);
-      if (by_event > others + 1'000 && t.start - by_event <= kStreamOutlier) event.push_back(t.start - by_event);
-    }
-    d.lag[row(EdgeKind::event)] = centre(event, d.lag[row(EdgeKind::stream)]);
-    d.lag[row(EdgeKind::graph)] = d.lag[row(EdgeKind::stream)];
   }
 
   // Branches of a launched graph run on several streams; nothing in the trace says where they fork and join. A task
@@ -150,14 +206,13 @@ class DeviceEdges {
     const Task& t = d.tasks[i];
     const std::uint32_t p = previous[i];
     if (p != kNone) {
-      const Ns lag = lag_before[i] < 0 ? lag_before[i] : d.lag[row(EdgeKind::stream)];
-      d.add_edge(d.tasks[p].node, t.node, EdgeKind::stream, lag);
+      const bool inside_graph = t.call != kNone && d.calls[t.call].tasks > 1 && d.tasks[p].call == t.call;
+      d.add_edge(d.tasks[p].node, t.node, inside_graph ? EdgeKind::graph : EdgeKind::stream, lag_before[i]);
     }
     if (t.call != kNone) {
       const CallRow& call = d.calls[t.call];
       if (t.start < call.begin) ++before_launch;
-      if (!t.graph_inner || p == kNone)
-        d.add_edge(call.begin_node, t.node, EdgeKind::launch, d.lag[row(EdgeKind::launch)]);
+      if (!t.graph_inner || p == kNone) d.add_edge(call.begin_node, t.node, EdgeKind::launch, 0);
       return;
     }
     // Launched before the window: the state that the window starts from. Back to back its stream holds it; after a
@@ -194,9 +249,7 @@ class DeviceEdges {
   void stalls() {
     const Ns threshold = d.options->stall_threshold > 0 ? d.options->stall_threshold : kDefaultStall;
     std::vector<Ns> explained(d.nodes(), INT64_MIN);
-    for (DraftEdge& e : d.edges) {
-      if (e.kind == EdgeKind::event || e.kind == EdgeKind::sync || e.kind == EdgeKind::graph)
-        e.lag = d.lag[row(e.kind)];
+    for (const DraftEdge& e : d.edges) {
       const Ns from = e.from == kNone ? d.trace->window_start : d.observed_end(e.from);
       explained[e.to] = std::max(explained[e.to], from + e.lag);
     }

@@ -27,7 +27,7 @@ struct CallRow {
   std::uint32_t nccl_range;         // enclosing nccl:* annotation, kNone = none
   std::uint32_t parent;             // innermost enclosing row, kNone = none
   std::uint32_t first_task, tasks;  // rows of `launched`: the GPU tasks that it launches
-  std::uint32_t next_launch;        // next call of this thread that launches, kNone = none
+  std::uint32_t next_launch;        // next call that launches, of this thread if it launches again; kNone = none
   Call kind;
   bool exact;  // blocking: its frontiers are its targets, read from a cuda_sync event
 };
@@ -73,7 +73,7 @@ struct Draft {
   const GraphOptions* options = nullptr;
   RankQuality quality;
   Notes notes;
-  std::array<Ns, kEdgeKinds> lag{};
+  LagTable lags;
 
   // nodes
   std::vector<Ns> duration, observed_start;

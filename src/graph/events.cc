@@ -5,6 +5,7 @@
 // its stream depend on the capture. With cuda_sync events both streams are read. Without them they are inferred from
 // the place of the calls (docs/model.md lists the rules), and an edge that the times contradict is dropped and counted.
 #include <algorithm>
+#include <array>
 
 #include "graph/draft.h"
 
@@ -12,6 +13,8 @@ namespace orrery {
 namespace {
 
 constexpr Ns kClockTolerance = 2'000;  // ends and starts on one device compare to about this (whole-microsecond traces)
+constexpr Ns kTight = 12'000;          // a wait releases its stream within this
+constexpr Ns kUnexplained = 20'000;    // a later start than this is not the launch's or the stream's doing
 constexpr std::uint32_t kLookBack = 256;
 
 struct Capture {
@@ -47,10 +50,13 @@ class Walker {
         streams[s].last = i;
       }
     }
+    // The next launch of the same thread; when it launches no more (the end of a data-parallel backward), of any.
     std::vector<std::uint32_t> next(d.threads.size(), kNone);
+    std::uint32_t next_of_any = kNone;
     for (std::uint32_t c = static_cast<std::uint32_t>(d.calls.size()); c-- > 0;) {
-      d.calls[c].next_launch = next[d.calls[c].thread];
-      if (d.calls[c].tasks != 0) next[d.calls[c].thread] = c;
+      std::uint32_t& mine = next[d.calls[c].thread];
+      d.calls[c].next_launch = mine == kNone ? next_of_any : mine;
+      if (d.calls[c].tasks != 0) mine = next_of_any = c;
     }
     find_main_stream();
   }
@@ -349,37 +355,91 @@ class Walker {
       if (d.tasks[task].stream == to) continue;
       if (target != kNone && contradicted(task, target)) continue;
       wait_for(to, task | kInferred);
-      open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
+      forget(task);
       return true;
     }
     return false;
   }
 
+  // A wait between two streams of the program. It belongs to one of the streams that the thread launches on next; its
+  // source is told by the times: the task of another stream, queued before the wait, that ends right before the target
+  // starts, where nothing else explains the target's start. Failing that, the only other stream still at work.
   void plain_wait(std::uint32_t c) {
     const CallRow& call = d.calls[c];
-    if (call.next_launch == kNone) {
-      ++unresolved;
+    std::array<std::uint32_t, 3> waiting{};
+    std::size_t count = 0;
+    std::uint32_t next = call.next_launch;
+    for (int hops = 0; next != kNone && hops < 12 && count < waiting.size(); ++hops, next = d.calls[next].next_launch) {
+      const std::uint32_t s = d.tasks[d.launched[d.calls[next].first_task]].stream;
+      const auto end = waiting.begin() + static_cast<std::ptrdiff_t>(count);
+      if (std::find(waiting.begin(), end, s) == end) waiting[count++] = s;
+    }
+    for (std::size_t k = 0; k < count; ++k) {
+      const std::uint32_t target = next_task(waiting[k]);
+      if (target == kNone || explained_without_wait(target)) continue;
+      const std::uint32_t from = ends_right_before(target, waiting[k]);
+      if (from == kNone) continue;
+      wait_for(waiting[k], from | kInferred);
+      forget(from);
       return;
     }
-    const std::uint32_t to = d.tasks[d.launched[d.calls[call.next_launch].first_task]].stream;
+    if (count == 0 || !wait_for_only_candidate(call, waiting[0])) ++unresolved;
+  }
+
+  // The task's launch or the task ahead of it accounts for its start.
+  bool explained_without_wait(std::uint32_t i) const {
+    const Task& t = d.tasks[i];
+    Ns ready = d.calls[t.call].begin + 10'000;
+    if (i > d.streams[t.stream].first_task) ready = std::max(ready, d.tasks[i - 1].end);
+    return t.start <= ready + kUnexplained;
+  }
+
+  // Of the tasks queued on other streams so far, the one that ended last before `target` starts; kNone unless tight.
+  std::uint32_t ends_right_before(std::uint32_t target, std::uint32_t on) const {
+    const Ns start = d.tasks[target].start;
+    std::uint32_t best = kNone;
+    for (std::uint32_t s = 0; s < d.streams.size(); ++s) {
+      if (s == on || streams[s].last == kNone) continue;
+      std::uint32_t lo = d.streams[s].first_task, hi = streams[s].last + 1;
+      while (lo < hi) {
+        const std::uint32_t mid = (lo + hi) / 2;
+        if (d.tasks[mid].end <= start + kClockTolerance) {
+          lo = mid + 1;
+        } else {
+          hi = mid;
+        }
+      }
+      if (lo == d.streams[s].first_task) continue;
+      if (start - d.tasks[lo - 1].end > kTight) continue;
+      if (best == kNone || d.tasks[lo - 1].end > d.tasks[best].end) best = lo - 1;
+    }
+    return best;
+  }
+
+  bool wait_for_only_candidate(const CallRow& call, std::uint32_t to) {
     const std::uint32_t target = next_task(to);
-    if (target == kNone) return;
-    std::uint32_t found = kNone, candidates = 0;
+    if (target == kNone) return true;  // nothing of ours waits
+    std::uint32_t found = kNone;
     for (std::uint32_t s = 0; s < d.streams.size(); ++s) {
       const std::uint32_t last = streams[s].last;
       if (s == to || last == kNone || d.tasks[last].end <= call.begin || contradicted(last, target)) continue;
-      ++candidates;
-      if (found == kNone || d.tasks[last].end > d.tasks[found].end) found = last;
+      if (found != kNone) return false;
+      found = last;
     }
-    if (candidates == 0) {
-      ++unresolved;  // nothing was running that could have been waited for, or the times forbid it
-      return;
-    }
-    if (candidates > 1 && d.tasks[target].start - d.tasks[found].end > 10'000) {
-      ++unresolved;
-      return;
-    }
+    if (found == kNone) return false;
     wait_for(to, found | kInferred);
+    forget(found);
+    return true;
+  }
+
+  // A collective that something waits for is no longer open.
+  void forget(std::uint32_t task) {
+    const std::size_t floor = open.size() > kLookBack ? open.size() - kLookBack : 0;
+    for (std::size_t i = open.size(); i-- > floor;) {
+      if (open[i] != task) continue;
+      open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
+      return;
+    }
   }
 };
 

@@ -31,7 +31,6 @@ std::uint32_t last_before(const Draft& d, const ThreadRow& thread, Ns t) {
 
 void wake(Draft& d, std::uint32_t from, std::uint32_t to) {
   const Ns released = d.observed_end(from), at = d.observed_end(to);
-  d.lag[static_cast<std::size_t>(EdgeKind::handoff)] = kWake;
   d.duration[to] = std::max<Ns>(0, at - released - kWake);
   d.observed_start[to] = at - d.duration[to];
   d.add_edge(from, to, EdgeKind::handoff, std::min(kWake, at - released));
@@ -41,6 +40,7 @@ void wake(Draft& d, std::uint32_t from, std::uint32_t to) {
 
 void add_handoffs(Draft& d) {
   if (d.threads.size() < 2 || !d.enabled(EdgeKind::handoff)) return;
+  d.lags.at(EdgeKind::handoff, NodeKind::host, NodeKind::host) = kWake;
   std::vector<std::uint8_t> woken(d.nodes(), 0);
   for (std::uint32_t me = 0; me < d.threads.size(); ++me) {
     const ThreadRow thread = d.threads[me];

@@ -183,7 +183,9 @@ class Syncs {
   void cut() {
     const Ns back = median(returns, 0);
     const Ns own_time = std::min(median(own, 2'000), back);
-    d.lag[static_cast<std::size_t>(EdgeKind::sync)] = back - own_time;
+    for (const NodeKind from : {NodeKind::kernel, NodeKind::comm, NodeKind::memcpy, NodeKind::memset}) {
+      d.lags.at(EdgeKind::sync, from, NodeKind::host) = back - own_time;
+    }
     for (const Blocked& b : blocked) {
       const std::uint32_t n = d.calls[b.call].end_node;
       const Ns end = d.observed_end(n);
