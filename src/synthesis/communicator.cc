@@ -1,0 +1,128 @@
+#include "synthesis/communicator.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace orrery::synth {
+namespace {
+
+struct CommRow {
+  std::string_view collective;
+  std::int64_t elements = 0;
+  std::string_view dtype;
+  std::int64_t seq = -1;
+  std::int32_t source = -1, target = -1;
+};
+
+std::uint32_t add_comm(Recorder& rec, const Communicator* group, const CommRow& row) {
+  CommArgs& c = rec.comm_args();
+  c.collective.push_back(rec.text(row.collective));
+  c.dtype.push_back(rec.text(row.dtype));
+  c.in_elems.push_back(row.elements);
+  c.out_elems.push_back(row.elements);
+  c.group_size.push_back(group ? group->size() : 1);
+  c.group_name.push_back(group ? rec.text(group->info.name) : StrId{});
+  c.group_desc.push_back(group ? rec.text(group->info.desc) : StrId{});
+  c.group_ranks.push_back(group ? rec.text(fmt::format("[{}]", fmt::join(group->info.ranks, ", "))) : rec.text("[]"));
+  c.seq.push_back(row.seq);
+  c.src_rank.push_back(row.source);
+  c.dst_rank.push_back(row.target);
+  c.in_split.push_back(rec.text("[]"));
+  c.out_split.push_back(rec.text("[]"));
+  return static_cast<std::uint32_t>(c.size() - 1);
+}
+
+// The launch inside an nccl: annotation, between NCCL's own record and wait pairs.
+void launch_nccl(const CommContext& c, HostThread& t, const Communicator& group, const TaskSpec& task) {
+  if (c.nccl_internal) c.rec.wait(t, group.stream, c.rec.record(t, group.internal));
+  c.rec.launch(t, group.stream, task, "cudaLaunchKernelExC");
+  if (c.nccl_internal) c.rec.wait(t, group.internal, c.rec.record(t, group.stream));
+}
+
+Ns vary_transfer(const CommContext& c, const GraphDraft::MeetingKey& key, Ns nominal) {
+  Noise noise{mix(c.seed ^ mix(static_cast<std::uint64_t>(key[0]) ^ mix(static_cast<std::uint64_t>(key[1])))), 0};
+  return noise.vary(nominal, c.sigma_ppm);
+}
+
+}  // namespace
+
+Event all_reduce(const CommContext& c, HostThread& t, Communicator& group, std::int64_t elements, Dtype dtype) {
+  Recorder& rec = c.rec;
+  const std::string dims = fmt::format("[[{}]]", elements);
+  const std::string_view types = dtype == Dtype::bf16 ? "[\"c10::BFloat16\"]" : "[\"float\"]";
+  const OpId op = rec.open(t, OpKind::cpu_op, "c10d::allreduce_", kOpLead);
+  rec.set_shapes(op, dims, types);
+  const OpId params = rec.open(t, OpKind::cpu_op, "record_param_comms", 5'200);
+  const std::uint32_t comm = add_comm(
+      rec, &group, {"allreduce", elements, dtype == Dtype::bf16 ? "BFloat16" : "Float", ++group.calls, -1, -1});
+  rec.set_comm(params, comm);
+  rec.set_shapes(params, dims, types);
+  rec.wait(t, group.stream, rec.record(t, c.compute));
+
+  const OpId range = rec.open(t, OpKind::user_annotation, "nccl:all_reduce", 1'100);
+  rec.set_shapes(range, dims, types);
+  TaskSpec task;
+  task.name = dtype == Dtype::bf16 ? "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+                                   : "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
+  task.meets = true;
+  task.key = {group.id, group.calls};
+  task.duration =
+      vary_transfer(c, task.key, all_reduce_time(c.gpu, elements * size_of(dtype), group.size(), group.one_node));
+  task.blocks = static_cast<std::uint32_t>(std::clamp<std::int64_t>(elements / 65'536, 1, 24));
+  task.threads = 544;
+  task.registers = 96;
+  task.comm = comm;
+  task.group = group.info.desc;
+  launch_nccl(c, t, group, task);
+  rec.close(t, kOpTail);
+  const Event done = rec.record(t, group.stream);
+  rec.close(t, 6'500);
+  rec.close(t, kOpTail);
+  return done;
+}
+
+void wait_for_result(const CommContext& c, HostThread& t, const Event& done) {
+  const OpId op = c.rec.open(t, OpKind::cpu_op, "record_param_comms", 4'500);
+  c.rec.set_comm(op, add_comm(c.rec, nullptr, {"wait", 0, "Byte", -1, -1, -1}));
+  c.rec.wait(t, c.compute, done);
+  c.rec.close(t, kOpTail);
+}
+
+Event send_receive(const CommContext& c, HostThread& t, Communicator& group, const Exchange& x) {
+  Recorder& rec = c.rec;
+  const std::string dims = fmt::format("[[{}]]", x.elements);
+  const std::string_view types = "[\"c10::BFloat16\"]";
+  const auto one_way = [&](std::string_view op_name, CommRow row) {
+    const OpId op = rec.open(t, OpKind::cpu_op, op_name, 8'000);
+    rec.set_shapes(op, dims, types);
+    const OpId params = rec.open(t, OpKind::cpu_op, "record_param_comms", 4'200);
+    row.elements = x.elements;
+    row.dtype = "BFloat16";
+    row.seq = ++group.p2p_calls;
+    rec.set_comm(params, add_comm(rec, &group, row));
+    rec.set_shapes(params, dims, types);
+    rec.close(t, 4'000);
+    rec.close(t, kOpTail);
+  };
+  const auto peer = static_cast<std::int32_t>(x.peer);
+  if (x.send) one_way("c10d::send", {"send", 0, {}, -1, -1, peer});
+  if (x.receive) one_way("c10d::recv_", {"recv", 0, {}, -1, peer, -1});
+
+  // The end of coalescing: the launch carries neither the operators' ids nor their arguments.
+  rec.wait(t, group.stream, rec.record(t, c.compute));
+  rec.open(t, OpKind::user_annotation, "nccl:coalesced", 1'100);
+  TaskSpec task;
+  task.name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)";
+  task.meets = true;
+  task.key = x.key;
+  task.duration = vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), group.one_node));
+  task.blocks = 4;
+  task.threads = 544;
+  task.registers = 96;
+  task.group = group.info.desc;
+  launch_nccl(c, t, group, task);
+  rec.close(t, kOpTail);
+  return rec.record(t, group.stream);
+}
+
+}  // namespace orrery::synth

@@ -1,0 +1,50 @@
+// What torch.distributed's NCCL back end does around a collective: operator, record and wait towards NCCL's stream, the
+// launch, and the wait for the result later.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "synthesis/nominal.h"
+#include "synthesis/recorder.h"
+
+namespace orrery::synth {
+
+struct Communicator {  // one process group as one of its ranks sees it
+  ProcessGroup info;
+  std::int64_t id = 0;  // the same on all its ranks
+  bool one_node = true;
+  std::uint32_t stream = 0;    // torch's NCCL stream of the group
+  std::uint32_t internal = 0;  // NCCL's own
+  std::int64_t calls = 0;      // "Seq" of collectives, the same on all its ranks
+  std::int64_t p2p_calls = 0;  // "Seq" of sends and receives: counts this rank's own
+
+  std::int64_t size() const { return static_cast<std::int64_t>(info.ranks.size()); }
+};
+
+struct CommContext {
+  Recorder& rec;
+  const Gpu& gpu;
+  std::uint32_t compute;  // stream
+  bool nccl_internal;
+  std::uint64_t seed;
+  std::int64_t sigma_ppm;  // of a transfer, the same for all members
+};
+
+enum class Dtype { bf16, f32 };
+inline std::int64_t size_of(Dtype d) { return d == Dtype::bf16 ? 2 : 4; }
+
+// Starts the all-reduce; wait_for_result() makes the compute stream wait for it.
+Event all_reduce(const CommContext& c, HostThread& t, Communicator& group, std::int64_t elements, Dtype dtype);
+void wait_for_result(const CommContext& c, HostThread& t, const Event& done);
+
+// One ncclGroup of at most one send and one receive with the same peer (a global rank). `exchange` counts those of the
+// pair of ranks.
+struct Exchange {
+  std::int64_t peer = 0;
+  bool send = false, receive = false;
+  std::int64_t elements = 0;
+  GraphDraft::MeetingKey key{};
+};
+Event send_receive(const CommContext& c, HostThread& t, Communicator& group, const Exchange& x);
+
+}  // namespace orrery::synth

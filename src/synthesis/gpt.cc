@@ -1,0 +1,650 @@
+#include "synthesis/gpt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace orrery::synth {
+namespace {
+
+constexpr std::string_view kBf16 = "\"c10::BFloat16\"";
+constexpr std::string_view kLinear = "LinearWithGradAccumulationAndAsyncCommunication";
+
+// A node of the autograd graph, pushed by the forward pass and worked off from the end by the backward pass.
+struct TapeEntry {
+  enum class Kind : std::uint8_t { fused_add, reduce, linear, gelu, attention, layer_norm, embedding, loss };
+  Kind kind;
+  OpId op;
+  std::int64_t sequence;
+  std::int64_t m = 0, n = 0, k = 0;    // linear: [m, k] x [k, n]
+  bool reduce_input_gradient = false;  // linear, split by column
+  std::int64_t bucket = 0;             // this many gradients are complete after it; 0 = none
+};
+
+// Closes what was opened.
+class Scope {
+ public:
+  Scope() = default;  // nothing was opened
+  Scope(Recorder& rec, HostThread& thread, Ns tail) : rec_(&rec), thread_(&thread), tail_(tail) {}
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+  ~Scope() {
+    if (rec_ != nullptr) rec_->close(*thread_, tail_);
+  }
+
+ private:
+  Recorder* rec_ = nullptr;
+  HostThread* thread_ = nullptr;
+  Ns tail_ = 0;
+};
+
+class GptRank {
+ public:
+  GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<ProcessGroup>& groups, std::int64_t rank,
+          Recorder& rec);
+  void run();
+
+ private:
+  // Program structure.
+  void step(std::int64_t number);
+  void schedule();
+  void forward();
+  void backward(bool last);
+  void optimizer();
+  void exchange(bool with_next, bool send, bool receive);
+
+  // Forward pieces; each pushes its autograd node.
+  void layer(std::int64_t l);
+  void embedding();
+  void loss();
+  void layer_norm(std::int64_t bucket = 0);
+  void linear(std::string_view module_name, std::int64_t n, std::int64_t k, bool by_column);
+  void self_attention();
+  void fused_add();
+  void gelu();
+
+  // Backward pieces, on the autograd thread.
+  void backward_node(const TapeEntry& e, bool last);
+  void backward_work(const TapeEntry& e);
+  void backward_linear(const TapeEntry& e);
+  void accumulate_gradient(std::int64_t elements);
+
+  Scope python(std::string_view name);
+  Scope module(std::string_view name);
+  Scope op(HostThread& t, std::string_view name, Ns lead = kOpLead, Ns tail = kOpTail);
+  Scope annotation(std::string_view name, Ns lead = 2'500);
+  OpId last_op() const { return main_.open.back().op; }
+  std::int64_t next_sequence(OpId forward) {
+    rec_.set_sequence(forward, sequence_, 0);
+    return sequence_++;
+  }
+  TaskSpec kernel(std::string_view name, const Cost& cost, std::uint32_t threads = 256, std::uint16_t registers = 40);
+  TaskSpec gemm_kernel(std::int64_t m, std::int64_t n, std::int64_t k, std::string_view layout);
+  std::string shape(std::int64_t a, std::int64_t b) const { return fmt::format("[{}, {}]", a, b); }
+  bool first_stage() const { return stage_ == 0; }
+  bool last_stage() const { return stage_ == job_.pp - 1; }
+  std::int64_t layer_parameters() const { return 12 * job_.hidden * job_.hidden / job_.tp; }
+
+  const SyntheticJob& job_;
+  const Gpu& gpu_;
+  Recorder& rec_;
+  std::int64_t rank_, stage_;
+  std::int64_t tokens_, ffn_;
+  HostThread main_, autograd_;
+  std::uint32_t compute_ = 0;
+  Communicator tensor_, pipeline_, data_, model_;
+  CommContext comm_;
+  std::int64_t exchanges_[2] = {0, 0};  // with the previous and the next stage
+  std::int64_t sequence_ = 9'000;
+  std::vector<std::vector<TapeEntry>> tapes_;  // of micro-batches whose backward pass is to come, oldest first
+  std::vector<Event> gradients_ready_;
+  std::int64_t modules_ = 0;  // numbered within a forward pass, as Kineto numbers instances of a class
+};
+
+GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<ProcessGroup>& groups, std::int64_t rank,
+                 Recorder& rec)
+    : job_(job),
+      gpu_(gpu),
+      rec_(rec),
+      rank_(rank),
+      stage_(rank / (job.tp * job.dp)),
+      tokens_(job.micro_batch_size * job.seq_length),
+      ffn_(4 * job.hidden),
+      comm_{rec, gpu, 0, job.nccl_internal, job.seed, static_cast<std::int64_t>(25'000 * job.noise)} {
+  const std::int64_t pid = 4'000 + rank;
+  main_ = rec.add_thread(pid, fmt::format("thread {} (python3)", pid));
+  autograd_ = rec.add_thread(pid + 620, fmt::format("thread {} (pt_autograd_0)", pid + 620));
+  comm_.compute = compute_ = rec.add_stream(7);
+  std::int64_t id = 0, number = 20;
+  for (const ProcessGroup& g : groups) {
+    ++id;
+    if (std::find(g.ranks.begin(), g.ranks.end(), static_cast<std::int32_t>(rank)) == g.ranks.end()) continue;
+    rec.trace().groups.push_back(g);
+    Communicator* c = g.desc == "TENSOR_MODEL_PARALLEL_GROUP"     ? &tensor_
+                      : g.desc == "PIPELINE_MODEL_PARALLEL_GROUP" ? &pipeline_
+                      : g.desc == "DATA_PARALLEL_GROUP"           ? &data_
+                      : g.desc == "MODEL_PARALLEL_GROUP"          ? &model_
+                                                                  : nullptr;
+    if (c == nullptr) continue;
+    c->info = g;
+    c->id = id;
+    for (const std::int32_t r : g.ranks) c->one_node = c->one_node && r / job.gpus_per_node == rank / job.gpus_per_node;
+    if (c->size() == 1) continue;  // nothing is ever launched on it
+    c->stream = rec.add_stream(number);
+    c->internal = rec.add_stream(number + 1);
+    rec.mark_internal(c->internal);
+    number += 4;
+  }
+}
+
+void GptRank::run() {
+  for (std::int64_t s = 0; s < job_.steps; ++s) step(job_.first_step + s);
+}
+
+Scope GptRank::python(std::string_view name) {
+  if (!job_.modules) return {};
+  rec_.open(main_, OpKind::python, name, kPythonLead);
+  return {rec_, main_, kPythonTail};
+}
+
+Scope GptRank::module(std::string_view name) { return python(fmt::format("nn.Module: {}", name)); }
+
+Scope GptRank::op(HostThread& t, std::string_view name, Ns lead, Ns tail) {
+  rec_.open(t, OpKind::cpu_op, name, lead);
+  return {rec_, t, tail};
+}
+
+Scope GptRank::annotation(std::string_view name, Ns lead) {
+  rec_.open(main_, OpKind::user_annotation, name, lead);
+  return {rec_, main_, 1'500};
+}
+
+TaskSpec GptRank::kernel(std::string_view name, const Cost& cost, std::uint32_t threads, std::uint16_t registers) {
+  TaskSpec t;
+  t.name = name;
+  t.duration = cost.duration;
+  t.blocks = cost.blocks;
+  t.threads = threads;
+  t.registers = registers;
+  return t;
+}
+
+TaskSpec GptRank::gemm_kernel(std::int64_t m, std::int64_t n, std::int64_t k, std::string_view layout) {
+  const bool accumulates = layout == "nt";  // weight gradients are kept in fp32
+  std::string_view name;
+  if (gpu_.compute_major >= 9) {
+    name = layout == "tn"   ? "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute"
+                              "_segment_k_off_kernel__5x_cublas"
+           : layout == "nn" ? "sm90_xmma_gemm_bf16bf16_bf16f32_f32_nn_n_tilesize128x128x64_warpgroupsize1x1x1_execute"
+                              "_segment_k_off_kernel__5x_cublas"
+                            : "sm90_xmma_gemm_bf16f32_bf16f32_f32_nt_n_tilesize128x128x64_warpgroupsize1x1x1_execute"
+                              "_segment_k_off_kernel__5x_cublas";
+  } else {
+    name = layout == "tn"   ? "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x4_tn"
+           : layout == "nn" ? "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x4_nn"
+                            : "ampere_bf16_s16816gemm_fp32_128x128_ldg8_f2f_stages_64x4_nt";
+  }
+  Cost cost = gemm(gpu_, m, n, k);
+  if (accumulates) cost.duration += streaming(gpu_, 8 * m * n).duration / 2;
+  TaskSpec t = kernel(name, cost, gpu_.compute_major >= 9 ? 384 : 256, 168);
+  t.shared_bytes = 213'000;
+  return t;
+}
+
+// ---- forward -------------------------------------------------------------------------------------------------------
+
+void GptRank::layer_norm(std::int64_t bucket) {
+  const Scope m = module(fmt::format("FusedLayerNorm_{}", modules_++));
+  const Scope outer = op(main_, "aten::layer_norm");
+  const Scope inner = op(main_, "aten::native_layer_norm", 2'800);
+  const OpId id = last_op();
+  rec_.set_shapes(id,
+                  fmt::format("[[{}, {}, {}], [{}]]", job_.seq_length, job_.micro_batch_size, job_.hidden, job_.hidden),
+                  fmt::format("[{}, {}]", kBf16, kBf16));
+  rec_.launch(main_, compute_,
+              kernel("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int, "
+                     "float, c10::BFloat16 const*, c10::BFloat16 const*, c10::BFloat16 const*, float*, float*, "
+                     "c10::BFloat16*)",
+                     streaming(gpu_, 4 * tokens_ * job_.hidden), 128),
+              "cudaLaunchKernel");
+  tapes_.back().push_back({TapeEntry::Kind::layer_norm, id, next_sequence(id), 0, 0, 0, false, bucket});
+}
+
+void GptRank::linear(std::string_view module_name, std::int64_t n, std::int64_t k, bool by_column) {
+  const Scope m = module(fmt::format("{}_{}", module_name, modules_++));
+  {
+    const Scope outer = op(main_, kLinear, 11'000, 2'500);
+    const OpId id = last_op();
+    rec_.set_shapes(id, fmt::format("[{}, {}]", shape(tokens_, k), shape(n, k)), fmt::format("[{}, {}]", kBf16, kBf16));
+    tapes_.back().push_back({TapeEntry::Kind::linear, id, next_sequence(id), tokens_, n, k, by_column && job_.tp > 1});
+    const Scope inner = op(main_, "aten::mm", 6'000);
+    rec_.set_shapes(last_op(), fmt::format("[{}, {}]", shape(tokens_, k), shape(k, n)),
+                    fmt::format("[{}, {}]", kBf16, kBf16));
+    rec_.launch(main_, compute_, gemm_kernel(tokens_, n, k, "tn"), "cudaLaunchKernel");
+  }
+  if (by_column || job_.tp == 1) return;
+  const Scope reduce = op(main_, "_ReduceFromModelParallelRegion", 8'000);
+  const OpId id = last_op();
+  tapes_.back().push_back({TapeEntry::Kind::reduce, id, next_sequence(id)});
+  wait_for_result(comm_, main_, all_reduce(comm_, main_, tensor_, tokens_ * n, Dtype::bf16));
+}
+
+void GptRank::self_attention() {
+  const std::int64_t heads = job_.heads / job_.tp, head_dim = job_.hidden / job_.heads;
+  const Scope m = module(fmt::format("FlashSelfAttention_{}", modules_++));
+  const Scope outer = op(main_, "FlashAttnFunc", 4'000);
+  const OpId id = last_op();
+  const std::string one = fmt::format("[{}, {}, {}, {}]", job_.micro_batch_size, job_.seq_length, heads, head_dim);
+  rec_.set_shapes(id, fmt::format("[{}, {}, {}]", one, one, one), fmt::format("[{}, {}, {}]", kBf16, kBf16, kBf16));
+  tapes_.back().push_back({TapeEntry::Kind::attention, id, next_sequence(id)});
+  rec_.kernel_op(main_, "flash_attn::_flash_attn_forward", compute_,
+                 kernel("void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, "
+                        "cutlass::bfloat16_t>, false, true, false, false, true, false>(Flash_fwd_params)",
+                        attention(gpu_, job_.micro_batch_size, job_.seq_length, heads, head_dim), 128, 255));
+}
+
+void GptRank::fused_add() {
+  const OpId id =
+      rec_.kernel_op(main_, "triton_poi_fused_add_native_dropout_0", compute_,
+                     kernel("triton_poi_fused_add_native_dropout_0", streaming(gpu_, 7 * tokens_ * job_.hidden), 128),
+                     "cuLaunchKernel");
+  tapes_.back().push_back({TapeEntry::Kind::fused_add, id, next_sequence(id)});
+}
+
+void GptRank::gelu() {
+  const std::int64_t n = ffn_ / job_.tp;
+  const OpId id = rec_.kernel_op(main_, "GeLUFunction", compute_,
+                                 kernel("triton_poi_fused_add_mul_tanh_1", streaming(gpu_, 4 * tokens_ * n), 128),
+                                 "cuLaunchKernel");
+  tapes_.back().push_back({TapeEntry::Kind::gelu, id, next_sequence(id), tokens_, n});
+}
+
+void GptRank::layer(std::int64_t l) {
+  const std::int64_t h = job_.hidden, tp = job_.tp;
+  const Scope m = module(fmt::format("TransformerLayer_{}", l));
+  layer_norm(layer_parameters());  // the layer's last gradients in the backward pass
+  {
+    const Scope attention_module = module(fmt::format("SelfAttention_{}", l));
+    linear("ColumnParallelLinear", 3 * h / tp, h, true);
+    self_attention();
+    linear("RowParallelLinear", h, h / tp, false);
+  }
+  fused_add();
+  layer_norm();
+  {
+    const Scope mlp = module(fmt::format("MLP_{}", l));
+    linear("ColumnParallelLinear", ffn_ / tp, h, true);
+    gelu();
+    linear("RowParallelLinear", h, ffn_ / tp, false);
+  }
+  fused_add();
+}
+
+void GptRank::embedding() {
+  {
+    const Scope to = op(main_, "aten::_to_copy", 9'000);
+    const Scope copy = op(main_, "aten::copy_", 3'000);
+    TaskSpec t;
+    t.kind = OpKind::memcpy;
+    t.name = "Memcpy HtoD (Pinned -> Device)";
+    t.bytes = 16 * tokens_;
+    t.duration = 1'200 + t.bytes / 20;
+    rec_.launch(main_, compute_, t, "cudaMemcpyAsync");
+  }
+  const Scope m = module("LanguageModelEmbedding_0");
+  const Scope outer = op(main_, "aten::embedding");
+  const OpId id = last_op();
+  rec_.set_shapes(
+      id,
+      fmt::format("[{}, {}]", shape(job_.vocab / job_.tp, job_.hidden), shape(job_.micro_batch_size, job_.seq_length)),
+      fmt::format("[{}, \"long int\"]", kBf16));
+  tapes_.back().push_back(
+      {TapeEntry::Kind::embedding, id, next_sequence(id), 0, 0, 0, false, job_.vocab * job_.hidden / job_.tp});
+  rec_.kernel_op(
+      main_, "aten::index_select", compute_,
+      kernel("void at::native::(anonymous namespace)::indexSelectLargeIndex<c10::BFloat16, long, unsigned int, 2, "
+             "2, -2, true>(at::cuda::detail::TensorInfo<c10::BFloat16, unsigned int>)",
+             streaming(gpu_, 4 * tokens_ * job_.hidden), 128));
+  if (job_.tp > 1) wait_for_result(comm_, main_, all_reduce(comm_, main_, tensor_, tokens_ * job_.hidden, Dtype::bf16));
+}
+
+void GptRank::loss() {
+  const std::int64_t n = job_.vocab / job_.tp;
+  layer_norm(n * job_.hidden);
+  linear("ColumnParallelLinear", n, job_.hidden, true);
+  const Scope outer = op(main_, "_VocabParallelCrossEntropy", 9'000);
+  const OpId id = last_op();
+  tapes_.back().push_back({TapeEntry::Kind::loss, id, next_sequence(id), tokens_, n});
+  rec_.kernel_op(
+      main_, "aten::exp", compute_,
+      kernel("void at::native::vectorized_elementwise_kernel<4, at::native::exp_kernel_cuda(at::TensorIteratorBase&)"
+             "::{lambda()#1}, at::detail::Array<char*, 2> >(int)",
+             streaming(gpu_, 6 * tokens_ * n), 128));
+  rec_.kernel_op(
+      main_, "aten::sum", compute_,
+      kernel("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<float, "
+             "at::native::sum_functor<float, float, float> >, unsigned int, float, 4> >()",
+             streaming(gpu_, 4 * tokens_ * n), 512));
+  if (job_.tp > 1) wait_for_result(comm_, main_, all_reduce(comm_, main_, tensor_, tokens_, Dtype::f32));
+  rec_.kernel_op(
+      main_, "aten::log", compute_,
+      kernel("void at::native::vectorized_elementwise_kernel<4, at::native::log_kernel_cuda(at::TensorIteratorBase&)"
+             "::{lambda()#1}, at::detail::Array<char*, 2> >(int)",
+             streaming(gpu_, 8 * tokens_), 128));
+}
+
+void GptRank::forward() {
+  const Scope range = annotation("forward_step");
+  tapes_.emplace_back();
+  modules_ = 0;
+  if (first_stage()) embedding();
+  const std::int64_t per_stage = job_.layers / job_.pp;
+  for (std::int64_t l = 0; l < per_stage; ++l) layer(l);
+  if (last_stage()) loss();
+}
+
+// ---- backward ------------------------------------------------------------------------------------------------------
+
+std::string_view backward_name(TapeEntry::Kind kind) {
+  switch (kind) {
+    case TapeEntry::Kind::fused_add:
+      return "CompiledFunctionBackward";
+    case TapeEntry::Kind::reduce:
+      return "_ReduceFromModelParallelRegionBackward";
+    case TapeEntry::Kind::linear:
+      return "LinearWithGradAccumulationAndAsyncCommunicationBackward";
+    case TapeEntry::Kind::gelu:
+      return "GeLUFunctionBackward";
+    case TapeEntry::Kind::attention:
+      return "FlashAttnFuncBackward";
+    case TapeEntry::Kind::layer_norm:
+      return "NativeLayerNormBackward0";
+    case TapeEntry::Kind::embedding:
+      return "EmbeddingBackward0";
+    case TapeEntry::Kind::loss:
+      return "_VocabParallelCrossEntropyBackward";
+  }
+  return "";
+}
+
+void GptRank::accumulate_gradient(std::int64_t elements) {
+  const Scope outer =
+      op(autograd_, "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 3'000, 2'500);
+  const Scope inner = op(autograd_, "torch::autograd::AccumulateGrad", 2'300);
+  rec_.kernel_op(
+      autograd_, "aten::add_", compute_,
+      kernel("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+             "at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>)",
+             streaming(gpu_, 10 * elements), 128));
+}
+
+void GptRank::backward_linear(const TapeEntry& e) {
+  {
+    const Scope mm = op(autograd_, "aten::mm", 16'000);
+    rec_.set_shapes(autograd_.open.back().op, fmt::format("[{}, {}]", shape(e.m, e.n), shape(e.n, e.k)),
+                    fmt::format("[{}, {}]", kBf16, kBf16));
+    rec_.launch(autograd_, compute_, gemm_kernel(e.m, e.k, e.n, "nn"), "cudaLaunchKernel");
+  }
+  // The input's gradient is summed over the ranks while the weight's is computed.
+  Event reduced;
+  if (e.reduce_input_gradient) reduced = all_reduce(comm_, autograd_, tensor_, e.m * e.k, Dtype::bf16);
+  rec_.launch(autograd_, compute_, gemm_kernel(e.n, e.k, e.m, "nt"), "cudaLaunchKernel");
+  if (e.reduce_input_gradient) wait_for_result(comm_, autograd_, reduced);
+}
+
+void GptRank::backward_work(const TapeEntry& e) {
+  const std::int64_t th = tokens_ * job_.hidden;
+  switch (e.kind) {
+    case TapeEntry::Kind::reduce:
+      break;  // the identity
+    case TapeEntry::Kind::linear:
+      backward_linear(e);
+      break;
+    case TapeEntry::Kind::fused_add:
+      rec_.kernel_op(autograd_, "triton_poi_fused_native_dropout_backward_2", compute_,
+                     kernel("triton_poi_fused_native_dropout_backward_2", streaming(gpu_, 5 * th), 128),
+                     "cuLaunchKernel");
+      break;
+    case TapeEntry::Kind::gelu:
+      rec_.launch(autograd_, compute_,
+                  kernel("triton_poi_fused_add_mul_tanh_backward_3", streaming(gpu_, 6 * e.m * e.n), 128),
+                  "cuLaunchKernel");
+      break;
+    case TapeEntry::Kind::attention: {
+      const std::int64_t heads = job_.heads / job_.tp;
+      Cost cost = attention(gpu_, job_.micro_batch_size, job_.seq_length, heads, job_.hidden / job_.heads);
+      cost.duration = cost.duration * 5 / 2;
+      const Scope inner = op(autograd_, "flash_attn::_flash_attn_backward", 6'000);
+      rec_.launch(
+          autograd_, compute_,
+          kernel("void flash_bwd_dot_do_o_kernel<true, Flash_bwd_kernel_traits<128, 64, 128, 8, 2, 4, 2, false, false, "
+                 "cutlass::bfloat16_t> >(Flash_bwd_params)",
+                 streaming(gpu_, 4 * th / job_.tp)),
+          "cudaLaunchKernel");
+      rec_.launch(
+          autograd_, compute_,
+          kernel("void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128, 64, 128, 8, 2, 4, 2, "
+                 "false, false, cutlass::bfloat16_t>, false, true, false, false, true, true>(Flash_bwd_params)",
+                 cost, 256, 255),
+          "cudaLaunchKernel");
+      break;
+    }
+    case TapeEntry::Kind::layer_norm: {
+      const Scope inner = op(autograd_, "aten::native_layer_norm_backward");
+      rec_.launch(
+          autograd_, compute_,
+          kernel("void at::native::(anonymous namespace)::layer_norm_grad_input_kernel_vectorized<c10::BFloat16, "
+                 "float>(c10::BFloat16 const*, c10::BFloat16 const*, float const*, float const*)",
+                 streaming(gpu_, 6 * th), 128),
+          "cudaLaunchKernel");
+      rec_.launch(
+          autograd_, compute_,
+          kernel(
+              "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel_32x32<c10::BFloat16, float>(long, "
+              "long, c10::BFloat16 const*, c10::BFloat16 const*, float const*, float const*)",
+              streaming(gpu_, 4 * th), 512),
+          "cudaLaunchKernel");
+      break;
+    }
+    case TapeEntry::Kind::embedding:
+      rec_.kernel_op(
+          autograd_, "aten::embedding_dense_backward", compute_,
+          kernel("void at::native::(anonymous namespace)::compute_grad_weight<c10::BFloat16, long>(long const*, "
+                 "c10::BFloat16 const*, long const*, long, long)",
+                 streaming(gpu_, 8 * th)));
+      break;
+    case TapeEntry::Kind::loss:
+      rec_.kernel_op(
+          autograd_, "aten::mul_", compute_,
+          kernel("void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float, float, "
+                 "at::native::binary_internal::MulFunctor<float> >, at::detail::Array<char*, 3> >(int)",
+                 streaming(gpu_, 6 * e.m * e.n), 128));
+      break;
+  }
+}
+
+void GptRank::backward_node(const TapeEntry& e, bool last) {
+  const std::string_view name = backward_name(e.kind);
+  {
+    const Scope outer = op(autograd_, fmt::format("autograd::engine::evaluate_function: {}", name), 3'400, 1'600);
+    rec_.set_sequence(autograd_.open.back().op, e.sequence, 1);
+    const Scope inner = op(autograd_, name, 2'600);
+    const OpId id = autograd_.open.back().op;
+    rec_.set_sequence(id, e.sequence, 1);
+    rec_.link_backward(e.op, id);
+    backward_work(e);
+  }
+  if (e.kind == TapeEntry::Kind::layer_norm) accumulate_gradient(2 * job_.hidden);
+  if (last && e.bucket > 0 && job_.dp > 1)
+    gradients_ready_.push_back(all_reduce(comm_, autograd_, data_, e.bucket, Dtype::f32));
+}
+
+void GptRank::backward(bool last) {
+  const Scope range = annotation("backward_step");
+  const Scope frame = python("torch/autograd/__init__.py(165): backward");
+  rec_.wake(main_, autograd_, kWakeLag);
+  const std::vector<TapeEntry> tape = std::move(tapes_.front());
+  tapes_.erase(tapes_.begin());
+  for (auto e = tape.rbegin(); e != tape.rend(); ++e) backward_node(*e, last);
+  rec_.wake(autograd_, main_, kWakeBackLag);
+}
+
+// ---- the step ------------------------------------------------------------------------------------------------------
+
+void GptRank::exchange(bool with_next, bool send, bool receive) {
+  if (with_next ? last_stage() : first_stage()) return;
+  const std::int64_t across = job_.tp * job_.dp;
+  Exchange x;
+  x.peer = with_next ? rank_ + across : rank_ - across;
+  x.send = send;
+  x.receive = receive;
+  x.elements = tokens_ * job_.hidden;
+  x.key = {1'000'000 + std::min(rank_, x.peer), ++exchanges_[with_next ? 1 : 0]};
+  wait_for_result(comm_, main_, send_receive(comm_, main_, pipeline_, x));
+  if (job_.p2p_sync) rec_.synchronize_device(main_);
+}
+
+// Non-interleaved 1F1B: as many forward passes first as there are stages behind, then one of each, then the rest.
+void GptRank::schedule() {
+  const std::int64_t n = job_.num_microbatches, warmup = std::min(job_.pp - 1 - stage_, n), steady = n - warmup;
+  constexpr bool kPrevious = false, kNext = true;
+  for (std::int64_t i = 0; i < warmup; ++i) {
+    exchange(kPrevious, false, true);
+    forward();
+    exchange(kNext, true, false);
+  }
+  if (steady > 0) exchange(kPrevious, false, true);
+  for (std::int64_t i = 0; i < steady; ++i) {
+    forward();
+    exchange(kNext, true, true);
+    backward(warmup == 0 && i == steady - 1);
+    exchange(kPrevious, true, i < steady - 1);
+  }
+  for (std::int64_t i = 0; i < warmup; ++i) {
+    exchange(kNext, false, true);
+    backward(i == warmup - 1);
+    exchange(kPrevious, true, false);
+  }
+}
+
+void GptRank::optimizer() {
+  const std::int64_t edge = (first_stage() ? 1 : 0) + (last_stage() ? 1 : 0);
+  const std::int64_t parameters =
+      job_.layers / job_.pp * layer_parameters() + edge * job_.vocab * job_.hidden / job_.tp;
+  const std::int64_t chunks = parameters / 60'000'000 + 1;
+  const auto multi_tensor = [&](std::string_view name, std::int64_t bytes_each) {
+    for (std::int64_t c = 0; c < chunks; ++c)
+      rec_.launch(main_, compute_, kernel(name, streaming(gpu_, bytes_each * (parameters / chunks)), 512, 56),
+                  "cudaLaunchKernel");
+  };
+  const Scope range = annotation("Optimizer.step#FusedAdam.step", 9'000);
+  multi_tensor(
+      "void multi_tensor_apply_kernel<TensorListMetadata<1>, L2NormFunctor<float>, float*, float*, bool, int>(long, "
+      "int "
+      "volatile*, TensorListMetadata<1>, L2NormFunctor<float>, float*, float*, bool, int)",
+      4);
+  rec_.kernel_op(
+      main_, "aten::pow", compute_,
+      kernel("void at::native::vectorized_elementwise_kernel<4, at::native::pow_tensor_scalar_kernel_impl<float, "
+             "float>(at::TensorIteratorBase&, float)::{lambda(float)#1}, at::detail::Array<char*, 2> >(int)",
+             streaming(gpu_, 8), 128));
+  if (model_.size() > 1) wait_for_result(comm_, main_, all_reduce(comm_, main_, model_, 1, Dtype::f32));
+  {
+    const Scope item = op(main_, "aten::item");
+    const Scope scalar = op(main_, "aten::_local_scalar_dense");
+    TaskSpec t;
+    t.kind = OpKind::memcpy;
+    t.name = job_.item_pageable ? "Memcpy DtoH (Device -> Pageable)" : "Memcpy DtoH (Device -> Pinned)";
+    t.bytes = 4;
+    t.duration = 1'300;
+    rec_.launch(main_, compute_, t, "cudaMemcpyAsync", job_.item_pageable);
+    rec_.synchronize_stream(main_, compute_);
+  }
+  multi_tensor(
+      "void multi_tensor_apply_kernel<TensorListMetadata<2>, ScaleFunctor<float, float>, float>(long, int volatile*, "
+      "TensorListMetadata<2>, ScaleFunctor<float, float>, float)",
+      8);
+  multi_tensor(
+      "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float, float, int>, float, float, float, int, "
+      "int, float>(long, int volatile*, TensorListMetadata<4>, AdamFunctor<float, float, int>)",
+      28);
+  multi_tensor(
+      "void multi_tensor_apply_kernel<TensorListMetadata<2>, ScaleFunctor<float, c10::BFloat16>, float>(long, int "
+      "volatile*, TensorListMetadata<2>, ScaleFunctor<float, c10::BFloat16>, float)",
+      6);
+}
+
+void GptRank::step(std::int64_t number) {
+  const Scope range = annotation(fmt::format("ProfilerStep#{}", number), main_.last == kNoNode ? 0 : 28'000);
+  rec_.mark_step(number, last_op());
+  {
+    const Scope zero = op(main_, "aten::zero_", 30'000);
+    TaskSpec t;
+    t.kind = OpKind::memset;
+    t.name = "Memset (Device)";
+    t.bytes = 4 * job_.layers / job_.pp * layer_parameters();
+    t.duration = streaming(gpu_, t.bytes).duration;
+    rec_.launch(main_, compute_, t, "cudaMemsetAsync");
+  }
+  schedule();
+  {
+    const Scope finalize = annotation("finalize_model_grads", 8'000);
+    for (const Event& done : gradients_ready_) wait_for_result(comm_, main_, done);
+    gradients_ready_.clear();
+  }
+  optimizer();
+  if (job_.step_sync) rec_.synchronize_device(main_);
+}
+
+}  // namespace
+
+std::vector<ProcessGroup> process_groups(const SyntheticJob& job) {
+  std::vector<ProcessGroup> groups;
+  const auto add = [&](std::string_view desc, std::vector<std::int32_t> ranks) {
+    ProcessGroup g;
+    g.name = fmt::format("{}", groups.size());
+    g.desc = desc;
+    g.backend = "cuda:nccl";
+    g.size = static_cast<std::int64_t>(ranks.size());
+    g.ranks = std::move(ranks);
+    groups.push_back(std::move(g));
+  };
+  const auto rank_of = [&](std::int64_t t, std::int64_t d, std::int64_t p) {
+    return static_cast<std::int32_t>(t + job.tp * (d + job.dp * p));
+  };
+  std::vector<std::int32_t> all;
+  for (std::int64_t r = 0; r < job.tp * job.dp * job.pp; ++r) all.push_back(static_cast<std::int32_t>(r));
+  add("default_pg", all);
+  for (std::int64_t p = 0; p < job.pp; ++p)
+    for (std::int64_t t = 0; t < job.tp; ++t) {
+      std::vector<std::int32_t> ranks;
+      for (std::int64_t d = 0; d < job.dp; ++d) ranks.push_back(rank_of(t, d, p));
+      add("DATA_PARALLEL_GROUP", std::move(ranks));
+    }
+  for (std::int64_t d = 0; d < job.dp; ++d) {
+    std::vector<std::int32_t> ranks;
+    for (std::int64_t p = 0; p < job.pp; ++p)
+      for (std::int64_t t = 0; t < job.tp; ++t) ranks.push_back(rank_of(t, d, p));
+    add("MODEL_PARALLEL_GROUP", std::move(ranks));
+  }
+  for (std::int64_t p = 0; p < job.pp; ++p)
+    for (std::int64_t d = 0; d < job.dp; ++d) {
+      std::vector<std::int32_t> ranks;
+      for (std::int64_t t = 0; t < job.tp; ++t) ranks.push_back(rank_of(t, d, p));
+      add("TENSOR_MODEL_PARALLEL_GROUP", std::move(ranks));
+    }
+  for (std::int64_t d = 0; d < job.dp; ++d)
+    for (std::int64_t t = 0; t < job.tp; ++t) {
+      std::vector<std::int32_t> ranks;
+      for (std::int64_t p = 0; p < job.pp; ++p) ranks.push_back(rank_of(t, d, p));
+      add("PIPELINE_MODEL_PARALLEL_GROUP", std::move(ranks));
+    }
+  return groups;
+}
+
+void record_rank(const SyntheticJob& job, const Gpu& gpu, const std::vector<ProcessGroup>& groups, std::int64_t rank,
+                 Recorder& rec) {
+  GptRank(job, gpu, groups, rank, rec).run();
+}
+
+}  // namespace orrery::synth
