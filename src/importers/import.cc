@@ -1,0 +1,195 @@
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "importers/find_inputs.h"
+#include "importers/importers.h"
+#include "importers/kineto.h"
+
+namespace orrery {
+namespace {
+
+unsigned thread_count(const ImportOptions& options) {
+  return options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
+}
+
+using FileResult = tl::expected<RankTrace, KinetoError>;
+
+// Bytes taken from all files together.
+class Progress {
+ public:
+  Progress(const ImportOptions& options, std::size_t files) : options_(options), taken_(files, 0), totals_(files, 0) {}
+  void total(std::size_t file, std::uint64_t bytes) { totals_[file] = bytes; }
+  void taken(std::size_t file, std::uint64_t bytes) {
+    if (!options_.progress) return;
+    const std::lock_guard lock(mutex_);
+    taken_[file] = bytes;
+    options_.progress(std::accumulate(taken_.begin(), taken_.end(), std::uint64_t{0}),
+                      std::accumulate(totals_.begin(), totals_.end(), std::uint64_t{0}));
+  }
+
+ private:
+  const ImportOptions& options_;
+  std::mutex mutex_;
+  std::vector<std::uint64_t> taken_, totals_;
+};
+
+FileResult read_input(const TraceInput& input, unsigned threads, const ImportOptions& options,
+                      std::function<void(std::uint64_t)> progress) {
+  auto source = open_input(input);
+  if (!source) return tl::unexpected(KinetoError{source.error(), false});
+  KinetoOptions k;
+  k.threads = threads;
+  k.recover = options.recover;
+  k.progress = std::move(progress);
+  std::error_code error;
+  if (input.label != "-" && (!input.archive.path.empty() || std::filesystem::is_regular_file(input.label, error)))
+    k.reopen = [&input] { return open_input(input); };
+  return read_kineto(**source, input.label == "-" ? "standard input" : input.label, k);
+}
+
+// Which --rank belongs to this file: the path as given, or its last component.
+bool names_file(const std::string& key, const TraceInput& input) {
+  if (key == input.label) return true;
+  namespace fs = std::filesystem;
+  if (fs::path(key).lexically_normal() == fs::path(input.label).lexically_normal()) return true;
+  return fs::path(key).filename() == key && fs::path(input.label).filename() == key;
+}
+
+Status resolve_ranks(TraceSet& set, const std::vector<const TraceInput*>& inputs, const ImportOptions& options) {
+  for (const auto& [key, rank] : options.rank_of_file) {
+    bool any = false;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!names_file(key, *inputs[i])) continue;
+      set.ranks[i].rank = rank;
+      any = true;
+    }
+    if (!any) return fail("--rank names a file that is not among the traces", key);
+  }
+  std::vector<std::size_t> unknown;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (set.ranks[i].rank < 0) set.ranks[i].rank = rank_in_path(inputs[i]->label);
+    if (set.ranks[i].rank < 0) unknown.push_back(i);
+  }
+  if (!unknown.empty() && inputs.size() == 1) {
+    set.ranks[0].rank = 0;
+    set.notes.add("rank-assumed", Severity::info, 1, set.ranks[0].file,
+                  "neither distributedInfo nor the file name tells the rank: taken as rank 0");
+  } else if (!unknown.empty()) {
+    std::string files;
+    for (std::size_t k = 0; k < unknown.size() && k < 4; ++k)
+      files += (k == 0 ? "" : ", ") + set.ranks[unknown[k]].file;
+    if (unknown.size() > 4) files += ", ...";
+    return fail("rank unknown: neither distributedInfo nor the file name tells it", files,
+                "give it with --rank FILE=N");
+  }
+  std::vector<std::size_t> order(set.ranks.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return set.ranks[a].rank < set.ranks[b].rank; });
+  for (std::size_t k = 0; k + 1 < order.size(); ++k) {
+    const RankTrace &a = set.ranks[order[k]], &b = set.ranks[order[k + 1]];
+    if (a.rank == b.rank)
+      return fail("both are rank " + std::to_string(a.rank), a.file + ", " + b.file,
+                  "leave one out, or tell them apart with --rank FILE=N");
+  }
+  std::vector<RankTrace> sorted;
+  for (const std::size_t i : order) sorted.push_back(std::move(set.ranks[i]));
+  set.ranks = std::move(sorted);
+  return {};
+}
+
+void note_world_sizes(TraceSet& set) {
+  std::int64_t world = 0;
+  for (const RankTrace& t : set.ranks) {
+    if (t.world_size == 0) continue;
+    if (world != 0 && t.world_size != world) {
+      set.notes.add("world-size-differs", Severity::warning, 1,
+                    t.file + " says " + std::to_string(t.world_size) + ", another says " + std::to_string(world),
+                    "are these files from one run?");
+      return;
+    }
+    world = t.world_size;
+  }
+}
+
+}  // namespace
+
+Result<TraceSet> import_traces(const std::vector<std::string>& paths, const ImportOptions& options) {
+  auto found = find_inputs(paths);
+  if (!found) return tl::unexpected(found.error());
+  const std::vector<TraceInput>& inputs = *found;
+
+  // Several files side by side, the largest first; what cores are left go to the single file.
+  const unsigned threads = thread_count(options);
+  const auto at_once = static_cast<unsigned>(std::min<std::size_t>(threads, inputs.size()));
+  std::vector<std::size_t> order(inputs.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return inputs[a].size > inputs[b].size; });
+  std::vector<std::optional<FileResult>> results(inputs.size());
+  Progress progress(options, inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) progress.total(i, inputs[i].size);
+  std::atomic<std::size_t> next{0};
+  auto work = [&](unsigned worker) {
+    const unsigned own = threads / at_once + (worker < threads % at_once ? 1 : 0);
+    for (std::size_t k = next++; k < order.size(); k = next++) {
+      const std::size_t i = order[k];
+      results[i] =
+          read_input(inputs[i], own, options, [&progress, i](std::uint64_t taken) { progress.taken(i, taken); });
+    }
+  };
+  std::vector<std::thread> others;
+  for (unsigned w = 1; w < at_once; ++w) others.emplace_back(work, w);
+  if (at_once > 0) work(0);
+  for (std::thread& t : others) t.join();
+
+  TraceSet set;
+  std::vector<const TraceInput*> used;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    FileResult& r = *results[i];
+    if (r) {
+      used.push_back(&inputs[i]);
+      set.ranks.push_back(std::move(*r));
+    } else if (inputs[i].optional && r.error().not_a_trace) {
+      set.notes.add("skipped-file", Severity::info, 1, inputs[i].label + ": " + r.error().error.what,
+                    "files that are no traces are left out");
+    } else {
+      return tl::unexpected(r.error().error);
+    }
+  }
+  if (set.ranks.empty()) return fail("no trace among " + std::to_string(inputs.size()) + " files", paths.front());
+  if (auto ok = resolve_ranks(set, used, options); !ok) return tl::unexpected(ok.error());
+  note_world_sizes(set);
+  return set;
+}
+
+Result<RankTrace> import_kineto_bytes(std::string_view bytes, const std::string& file, const ImportOptions& options) {
+  ZipArchive archive{file, bytes};
+  auto open = [&]() -> Result<SourcePtr> {
+    if (!is_zip(bytes)) return decompressed(open_memory(bytes), file);
+    auto members = zip_members(archive);
+    if (!members) return tl::unexpected(members.error());
+    if (members->size() != 1) return fail("a zip archive of " + std::to_string(members->size()) + " files", file);
+    auto member = open_zip_member(archive, members->front());
+    if (!member) return member;
+    return decompressed(std::move(*member), file);
+  };
+  auto source = open();
+  if (!source) return tl::unexpected(source.error());
+  KinetoOptions k;
+  k.threads = thread_count(options);
+  k.recover = options.recover;
+  k.reopen = open;
+  auto trace = read_kineto(**source, file, k);
+  if (!trace) return tl::unexpected(trace.error().error);
+  if (const auto given = options.rank_of_file.find(file); given != options.rank_of_file.end())
+    trace->rank = given->second;
+  return std::move(*trace);
+}
+
+}  // namespace orrery

@@ -1,0 +1,41 @@
+// One Kineto (PyTorch profiler, Chrome trace) document -> the rows of one rank.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/byte_source.h"
+#include "base/result.h"
+#include "data/trace.h"
+#include "importers/kineto_rows.h"
+#include "importers/trace_text.h"
+
+namespace orrery {
+
+struct KinetoOptions {
+  unsigned threads = 1;
+  bool recover = false;
+  std::size_t window_bytes = std::size_t{1} << 20;
+  JsonSplitter::Engine engine = JsonSplitter::Engine::best;
+  std::function<void(std::uint64_t taken)> progress;  // compressed bytes taken so far; called from one thread at a time
+  std::function<Result<SourcePtr>()> reopen;  // the same source again, to find the line of an error; may be empty
+};
+
+struct KinetoError {
+  Error error;
+  bool not_a_trace = false;  // some other file: a directory may hold such
+};
+
+// `source` delivers plain JSON text (see `decompressed`). `file` is the label of errors and of RankTrace::file.
+tl::expected<RankTrace, KinetoError> read_kineto(ByteSource& source, const std::string& file,
+                                                 const KinetoOptions& options);
+
+// The metadata beside the events: distributedInfo, deviceProperties, baseTimeNanoseconds, traceName, host names.
+void read_metadata(const std::vector<MetadataMember>& members, RankTrace& trace);
+
+// Once all rows are there: pairs begin and end events, drops what is far outside, closes open events, names the lanes,
+// adds the base time, writes the notes.
+void finish_rank(RankTrace& trace, RankBuilder& builder);
+
+}  // namespace orrery

@@ -1,0 +1,610 @@
+#include "importers/kineto_events.h"
+
+#include <simdjson.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/json_text.h"
+#include "base/number_text.h"
+#include "importers/kineto_fields.h"
+
+namespace orrery {
+namespace {
+
+namespace od = simdjson::ondemand;
+
+// A duration beyond this is no duration but an end that was never written.
+constexpr Ns kAbsurd = 1'000'000'000'000'000;  // 10^15 ns, 11.6 days
+constexpr std::size_t kExample = 120;
+
+std::string_view trimmed(std::string_view s) {
+  while (!s.empty() && is_json_space(s.back())) s.remove_suffix(1);
+  return s;
+}
+
+bool quoted(std::string_view s) { return s.size() >= 2 && s.front() == '"' && s.back() == '"'; }
+std::string_view unquoted(std::string_view s) { return quoted(s) ? s.substr(1, s.size() - 2) : s; }
+
+// Length of the key that starts at p and ends before the next quote.
+std::size_t key_length(const char* p) {
+  const char* q = p;
+  while (*q != '"') q += *q == '\\' ? 2 : 1;
+  return static_cast<std::size_t>(q - p);
+}
+
+std::uint32_t saturated(double v) {
+  return v >= 4294967295.0 ? 0xffffffffu : (v <= 0 ? 0u : static_cast<std::uint32_t>(v));
+}
+
+// "[65536, 1, 1]" -> 65536
+std::uint32_t product_of(std::string_view list) {
+  double product = 1;
+  bool any = false;
+  for (std::size_t i = 0; i < list.size();) {
+    if (list[i] < '0' || list[i] > '9') {
+      ++i;
+      continue;
+    }
+    double v = 0;
+    while (i < list.size() && list[i] >= '0' && list[i] <= '9') v = v * 10 + (list[i++] - '0');
+    product *= v;
+    any = true;
+  }
+  return any ? saturated(product) : 0;
+}
+
+SyncKind sync_kind_of(std::string_view s) {
+  if (s.starts_with("Stream Wait")) return SyncKind::stream_wait_event;
+  if (s.starts_with("Event Sync")) return SyncKind::event_sync;
+  if (s.starts_with("Stream Sync")) return SyncKind::stream_sync;
+  if (s.starts_with("Context Sync") || s.starts_with("Device Sync")) return SyncKind::context_sync;
+  return SyncKind::unknown;
+}
+
+bool is_gpu_row(OpKind k) { return is_gpu_task(k) || k == OpKind::gpu_annotation || k == OpKind::sync; }
+
+}  // namespace
+
+struct EventParser::State {
+  od::parser parser;
+  RowBlock* b = nullptr;
+  std::string buffer;  // for unescaping
+
+  // The event being read: raw text of each field seen.
+  std::uint64_t seen = 0;
+  std::array<std::string_view, kFields> text;
+
+  // Categories repeat: the last ones are remembered.
+  std::string last_cat;
+  Category last_category;
+
+  // The last lane of each kind.
+  struct LastLane {
+    LaneKey key;
+    LaneId id = kNoLane;
+  };
+  std::array<LastLane, 3> last_lane;
+  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> lanes_by_hash;
+
+  simdjson::error_code walk(const char* text, std::size_t size, std::size_t capacity);
+  simdjson::error_code read_fields(od::object& object, const FieldTable& table);
+  void event();
+  void complete(Ns ts);
+  void instant(Ns ts);
+  void flow(Ns ts, bool finish);
+  void half(Ns ts, bool end);
+  void metadata();
+
+  bool has(Field f) const { return (seen >> static_cast<unsigned>(f)) & 1; }
+  std::string_view get(Field f) const { return has(f) ? text[static_cast<std::size_t>(f)] : std::string_view{}; }
+  std::string example() const;
+  void count(Oddity what) {
+    if (b->tallies.count(what)) b->tallies.example(what, example());
+  }
+  bool time(Field f, Ns& ns);
+  std::int64_t integer(Field f, std::int64_t missing);
+  float real(Field f);
+  StrId string(Field f);
+  StrId intern(std::string_view between_quotes);
+  bool number_or_text(Field f, std::int64_t& number, StrId& text_id);
+  LaneId lane(const LaneKey& key);
+  LaneId raw_lane(LaneKind kind);
+  LaneId gpu_lane();
+  Category category();
+  std::uint32_t comm_row();
+  std::uint32_t extra(OpKind kind);
+};
+
+EventParser::EventParser() : state_(std::make_unique<State>()) {}
+EventParser::~EventParser() = default;
+
+std::string EventParser::State::example() const {
+  std::string s = quote_for_people(get(Field::name), kExample);
+  if (s.empty()) s = "event";
+  if (has(Field::ts)) s += " at ts " + quote_for_people(get(Field::ts), 30);
+  if (has(Field::dur)) s += " dur " + quote_for_people(get(Field::dur), 30);
+  return s;
+}
+
+// False when the field holds no usable time.
+bool EventParser::State::time(Field f, Ns& ns) {
+  std::string_view s = get(f);
+  if (quoted(s)) {
+    s = unquoted(s);
+    count(Oddity::time_as_text);
+  }
+  const NumberState state = read_us(s, ns);
+  if (state != NumberState::ok) {
+    if (state == NumberState::not_a_number && s != "null") count(Oddity::missing_value);
+    return false;
+  }
+  const std::size_t dot = s.rfind('.', s.size());
+  if (dot != std::string_view::npos) {
+    const std::size_t decimals = s.size() - dot - 1;
+    if (decimals == 1 || decimals == 2) {
+      if (b->short_fractions++ == 0) b->tallies.example(Oddity::fraction_not_padded, example());
+    }
+    if (decimals >= 2 && s.back() == '0') ++b->zero_padded;
+  }
+  return true;
+}
+
+std::int64_t EventParser::State::integer(Field f, std::int64_t missing) {
+  if (!has(f)) return missing;
+  const std::string_view s = unquoted(get(f));
+  std::int64_t v = 0;
+  const NumberState state = read_int(s, v);
+  if (state == NumberState::ok) return v;
+  if (s != "null" && !s.empty()) count(Oddity::missing_value);
+  return missing;
+}
+
+float EventParser::State::real(Field f) {
+  if (!has(f)) return std::numeric_limits<float>::quiet_NaN();
+  const std::string_view s = unquoted(get(f));
+  double v = 0;
+  if (read_double(s, v) == NumberState::ok) return static_cast<float>(v);
+  if (s != "null" && !s.empty()) count(Oddity::missing_value);
+  return std::numeric_limits<float>::quiet_NaN();
+}
+
+StrId EventParser::State::intern(std::string_view s) {
+  if (std::memchr(s.data(), '\\', s.size()) == nullptr) return b->strings.intern(s);
+  unescape_json(s, buffer);
+  return b->strings.intern_copy(buffer);
+}
+
+StrId EventParser::State::string(Field f) {
+  const std::string_view s = get(f);
+  if (s.empty()) return StrId{};
+  if (quoted(s)) return intern(unquoted(s));
+  return s == "null" ? StrId{} : b->strings.intern(s);  // a list or a number, as written
+}
+
+// pid and tid: a number, or text when it is not one or does not fit.
+bool EventParser::State::number_or_text(Field f, std::int64_t& number, StrId& text_id) {
+  const std::string_view s = unquoted(get(f));
+  if (!has(f) || s.empty() || s == "null") return false;
+  if (read_int(s, number) == NumberState::ok) return true;
+  number = 0;
+  text_id = intern(s);
+  return true;
+}
+
+LaneId EventParser::State::lane(const LaneKey& key) {
+  LastLane& last = last_lane[static_cast<std::size_t>(key.kind)];
+  if (last.id != kNoLane && last.key == key) return last.id;
+  const std::uint64_t h = static_cast<std::uint64_t>(key.pid) * 1000003 + static_cast<std::uint64_t>(key.tid) * 7 +
+                          raw(key.pid_text) * 31ull + raw(key.tid_text) * 131ull + static_cast<std::uint64_t>(key.kind);
+  auto& bucket = lanes_by_hash[h];
+  auto found = std::find_if(bucket.begin(), bucket.end(), [&](std::uint32_t i) { return b->lanes[i] == key; });
+  std::uint32_t id;
+  if (found != bucket.end()) {
+    id = *found;
+  } else {
+    id = static_cast<std::uint32_t>(b->lanes.size());
+    b->lanes.push_back(key);
+    bucket.push_back(id);
+  }
+  last = {key, LaneId{id}};
+  return LaneId{id};
+}
+
+LaneId EventParser::State::raw_lane(LaneKind kind) {
+  LaneKey key;
+  key.kind = kind;
+  number_or_text(Field::pid, key.pid, key.pid_text);
+  number_or_text(Field::tid, key.tid, key.tid_text);
+  return lane(key);
+}
+
+// Streams are told apart by args.device and args.stream, else by pid and tid.
+LaneId EventParser::State::gpu_lane() {
+  LaneKey key;
+  key.kind = LaneKind::stream;
+  if (!has(Field::device) || (key.pid = integer(Field::device, -1)) < 0) {
+    key.pid = 0;
+    number_or_text(Field::pid, key.pid, key.pid_text);
+  }
+  if (has(Field::stream) && read_int(unquoted(get(Field::stream)), key.tid) == NumberState::ok) {
+    if (key.tid < 0) key.kind = LaneKind::other;  // Context Sync: all streams
+  } else {
+    key.tid = 0;
+    number_or_text(Field::tid, key.tid, key.tid_text);
+  }
+  return lane(key);
+}
+
+Category EventParser::State::category() {
+  const std::string_view cat = unquoted(get(Field::cat));
+  if (cat != last_cat) {
+    last_cat = cat;
+    last_category = category_of(cat);
+  }
+  return last_category;
+}
+
+std::uint32_t EventParser::State::comm_row() {
+  constexpr auto bit = [](Field f) { return std::uint64_t{1} << static_cast<unsigned>(f); };
+  constexpr std::uint64_t any = bit(Field::collective) | bit(Field::in_elems) | bit(Field::out_elems) |
+                                bit(Field::group_size) | bit(Field::group_name) | bit(Field::seq);
+  if ((seen & any) == 0) return kNone;
+  CommArgs& c = b->comm_args;
+  auto rank = [&](Field f) {
+    const std::int64_t v = integer(f, -1);
+    return v >= 0 && v <= 0x7fffffff ? static_cast<std::int32_t>(v) : -1;
+  };
+  c.collective.push_back(string(Field::collective));
+  c.dtype.push_back(string(Field::dtype));
+  c.in_elems.push_back(integer(Field::in_elems, -1));
+  c.out_elems.push_back(integer(Field::out_elems, -1));
+  c.group_size.push_back(std::max<std::int64_t>(0, integer(Field::group_size, 0)));
+  c.group_name.push_back(string(Field::group_name));
+  c.group_desc.push_back(string(Field::group_desc));
+  c.group_ranks.push_back(string(Field::group_ranks));
+  c.seq.push_back(integer(Field::seq, -1));
+  c.src_rank.push_back(rank(Field::src_rank));
+  c.dst_rank.push_back(rank(Field::dst_rank));
+  c.in_split.push_back(string(Field::in_split));
+  c.out_split.push_back(string(Field::out_split));
+  return static_cast<std::uint32_t>(c.size() - 1);
+}
+
+// The row of the kind's own table.
+std::uint32_t EventParser::State::extra(OpKind kind) {
+  switch (kind) {
+    case OpKind::cpu_op:
+    case OpKind::user_annotation: {
+      const std::uint32_t comm = comm_row();
+      constexpr auto bit = [](Field f) { return std::uint64_t{1} << static_cast<unsigned>(f); };
+      constexpr std::uint64_t any = bit(Field::sequence) | bit(Field::fwd_thread) | bit(Field::input_dims) |
+                                    bit(Field::input_types) | bit(Field::concrete_inputs);
+      if (comm == kNone && (seen & any) == 0) return kNone;
+      OpArgs& o = b->op_args;
+      o.sequence.push_back(integer(Field::sequence, -1));
+      o.fwd_thread.push_back(integer(Field::fwd_thread, 0));
+      o.input_dims.push_back(string(Field::input_dims));
+      o.input_types.push_back(string(Field::input_types));
+      o.concrete_inputs.push_back(string(Field::concrete_inputs));
+      o.comm.push_back(comm);
+      return static_cast<std::uint32_t>(o.size() - 1);
+    }
+    case OpKind::python: {
+      if (!has(Field::python_id) && !has(Field::python_parent)) return kNone;
+      b->python_args.id.push_back(integer(Field::python_id, -1));
+      b->python_args.parent.push_back(integer(Field::python_parent, -1));
+      return static_cast<std::uint32_t>(b->python_args.size() - 1);
+    }
+    case OpKind::kernel: {
+      KernelArgs& k = b->kernel_args;
+      k.grid_blocks.push_back(product_of(get(Field::grid)));
+      k.block_threads.push_back(product_of(get(Field::block)));
+      k.shared_bytes.push_back(saturated(static_cast<double>(integer(Field::shared_memory, 0))));
+      k.registers.push_back(
+          static_cast<std::uint16_t>(std::clamp<std::int64_t>(integer(Field::registers, 0), 0, 0xffff)));
+      k.occupancy_pct.push_back(real(Field::occupancy));
+      k.blocks_per_sm.push_back(real(Field::blocks_per_sm));
+      k.comm.push_back(comm_row());
+      return static_cast<std::uint32_t>(k.size() - 1);
+    }
+    case OpKind::memcpy:
+    case OpKind::memset:
+      b->copy_args.bytes.push_back(std::max<std::int64_t>(-1, integer(Field::bytes, -1)));
+      return static_cast<std::uint32_t>(b->copy_args.size() - 1);
+    case OpKind::sync: {
+      SyncArgs& s = b->sync_args;
+      std::string_view what = unquoted(get(Field::sync_kind));
+      if (what.empty()) what = unquoted(get(Field::name));
+      s.kind.push_back(sync_kind_of(what));
+      s.stream.push_back(integer(Field::stream, -1));
+      s.wait_stream.push_back(integer(Field::wait_stream, -1));
+      s.wait_record_corr.push_back(integer(Field::wait_record_corr, -1));
+      s.wait_event.push_back(integer(Field::wait_event, -1));
+      return static_cast<std::uint32_t>(s.size() - 1);
+    }
+    default:
+      return kNone;
+  }
+}
+
+void EventParser::State::complete(Ns ts) {
+  const Category cat = category();
+  if (cat.kind != CategoryKind::op) count(Oddity::unknown_category);
+  const OpKind kind = cat.op;
+  Ns dur = -1;
+  if (!has(Field::dur) || !time(Field::dur, dur) || dur < 0 || dur > kAbsurd) {
+    dur = -1;
+    count(Oddity::open_event);
+  }
+  if (Ns end; dur > 0 && __builtin_add_overflow(ts, dur, &end)) {
+    dur = -1;
+    count(Oddity::open_event);
+  }
+  LaneId l;
+  if (is_gpu_row(kind))
+    l = gpu_lane();
+  else
+    l = raw_lane(kind == OpKind::overhead || kind == OpKind::other ? LaneKind::other : LaneKind::thread);
+  OpTable& o = b->ops;
+  o.start.push_back(ts);
+  o.dur.push_back(dur);
+  o.name.push_back(string(Field::name));
+  o.lane.push_back(l);
+  o.kind.push_back(kind);
+  const std::int64_t corr = integer(Field::correlation, 0);
+  o.corr.push_back(corr == -1 ? 0 : corr);
+  const std::int64_t ext = integer(Field::external_id, 0);
+  o.ext.push_back(ext == -1 ? 0 : ext);
+  o.extra.push_back(extra(kind));
+}
+
+void EventParser::State::instant(Ns ts) {
+  if (has(Field::memory_bytes) &&
+      (category().kind == CategoryKind::memory || unquoted(get(Field::name)) == "[memory]")) {
+    MemoryTable& m = b->memory;
+    auto small = [&](Field f) {
+      const std::int64_t v = integer(f, -1);
+      return v >= -1 && v <= 0x7fffffff ? static_cast<std::int32_t>(v) : -1;
+    };
+    m.ts.push_back(ts);
+    m.lane.push_back(raw_lane(LaneKind::other));
+    m.bytes.push_back(integer(Field::memory_bytes, 0));
+    m.total_allocated.push_back(integer(Field::total_allocated, -1));
+    m.total_reserved.push_back(integer(Field::total_reserved, -1));
+    m.device_type.push_back(small(Field::device_type));
+    m.device.push_back(small(Field::device_id));
+    return;
+  }
+  const std::string_view name = unquoted(get(Field::name));
+  if (name == "Record Window End") {
+    b->window_end_mark = std::max(b->window_end_mark, ts);
+    return;
+  }
+  if (!name.starts_with("Iteration Start")) count(Oddity::unused_instant);
+}
+
+void EventParser::State::flow(Ns ts, bool finish) {
+  const Category cat = category();
+  std::int64_t id = 0;
+  const std::string_view s = unquoted(get(Field::id));
+  if (!has(Field::id) || read_int(s, id) != NumberState::ok) {
+    // "0x1f" and ids over int64 (taken modulo 2^64: they only have to be equal)
+    std::uint64_t v = 0;
+    const bool hex = s.starts_with("0x") && s.size() > 2 && s.size() <= 18;
+    bool ok = !s.empty() && s.size() <= 20;
+    for (const char c : s.substr(hex ? 2 : 0)) {
+      const bool digit = c >= '0' && c <= '9';
+      const char low = static_cast<char>(c | 0x20);
+      if (digit)
+        v = v * (hex ? 16 : 10) + static_cast<std::uint64_t>(c - '0');
+      else if (hex && low >= 'a' && low <= 'f')
+        v = v * 16 + static_cast<std::uint64_t>(low - 'a' + 10);
+      else
+        ok = false;
+    }
+    if (!ok) {
+      count(Oddity::flow_without_id);
+      return;
+    }
+    id = static_cast<std::int64_t>(v);
+  }
+  b->flows.id.push_back(id);
+  b->flows.ts.push_back(ts);
+  b->flows.lane.push_back(raw_lane(LaneKind::other));
+  b->flows.kind.push_back(cat.flow);
+  b->flows.is_finish.push_back(finish ? 1 : 0);
+}
+
+void EventParser::State::half(Ns ts, bool end) {
+  const Category cat = category();
+  const LaneId l =
+      is_gpu_row(cat.op) ? gpu_lane() : raw_lane(cat.op == OpKind::other ? LaneKind::other : LaneKind::thread);
+  b->halves.push_back({ts, string(Field::name), l, cat.op, end});
+}
+
+void EventParser::State::metadata() {
+  const std::string_view name = unquoted(get(Field::name));
+  const bool process = name == "process_name";
+  if (!process && name != "thread_name") return;  // sort orders and labels say nothing that is needed
+  std::string_view value = unquoted(get(Field::name_arg));
+  while (!value.empty() && value.back() == ' ') value.remove_suffix(1);
+  if (value.empty()) return;
+  b->names.push_back({process, raw_lane(LaneKind::other), intern(value)});
+}
+
+void EventParser::State::event() {
+  const std::string_view ph = unquoted(get(Field::ph));
+  if (has(Field::ph)) ++b->phases;
+  if (ph.size() != 1) {
+    count(Oddity::unknown_phase);
+    return;
+  }
+  Oddity unused;
+  switch (ph[0]) {
+    case 'M':
+      metadata();
+      return;
+    case 'X':
+    case 'i':
+    case 'I':
+    case 'R':
+    case 's':
+    case 'f':
+    case 'B':
+    case 'E': {
+      Ns ts = 0;
+      if (!has(Field::ts) || !time(Field::ts, ts)) {
+        count(Oddity::no_time);
+        return;
+      }
+      if (ph[0] == 'X')
+        complete(ts);
+      else if (ph[0] == 's' || ph[0] == 'f')
+        flow(ts, ph[0] == 'f');
+      else if (ph[0] == 'B' || ph[0] == 'E')
+        half(ts, ph[0] == 'E');
+      else
+        instant(ts);
+      return;
+    }
+    case 'C':
+      unused = Oddity::unused_counter;
+      break;
+    case 't':
+      unused = Oddity::unused_flow_step;
+      break;
+    case 'b':
+    case 'e':
+    case 'n':
+    case 'S':
+    case 'T':
+    case 'p':
+    case 'F':
+    case 'N':
+    case 'O':
+    case 'D':
+    case 'P':
+    case 'v':
+    case 'V':
+    case 'c':
+    case '(':
+    case ')':
+      unused = Oddity::unused_async;
+      break;
+    default:
+      unused = Oddity::unknown_phase;
+  }
+  count(unused);
+}
+
+simdjson::error_code EventParser::State::read_fields(od::object& object, const FieldTable& table) {
+  for (auto result : object) {
+    od::field field;
+    if (const auto error = std::move(result).get(field)) return error;
+    const char* key = field.key().raw();
+    const Field f = table.find({key, key_length(key)});
+    if (f == Field::none) continue;
+    od::value value = field.value();
+    std::string_view raw_text = trimmed(value.raw_json_token());
+    if (f == Field::args) {
+      if (raw_text.empty() || raw_text[0] != '{') continue;
+      od::object args;
+      if (const auto error = value.get_object().get(args)) return error;
+      if (const auto error = read_fields(args, kArgFields)) return error;
+      continue;
+    }
+    if (!raw_text.empty() && (raw_text[0] == '[' || raw_text[0] == '{')) {
+      if (raw_text[0] == '{') continue;
+      od::array array;
+      if (const auto error = value.get_array().get(array)) return error;
+      if (const auto error = array.raw_json().get(raw_text)) return error;
+      raw_text = trimmed(raw_text);
+    }
+    seen |= std::uint64_t{1} << static_cast<unsigned>(f);
+    text[static_cast<std::size_t>(f)] = raw_text;
+  }
+  return simdjson::SUCCESS;
+}
+
+// "[event, event]" -> rows.
+simdjson::error_code EventParser::State::walk(const char* json, std::size_t size, std::size_t capacity) {
+  b->clear();
+  for (LastLane& l : last_lane) l.id = kNoLane;
+  lanes_by_hash.clear();
+  od::document document;
+  if (const auto error = parser.iterate(simdjson::padded_string_view(json, size, capacity)).get(document)) return error;
+  od::array array;
+  if (const auto error = document.get_array().get(array)) return error;
+  for (auto result : array) {
+    od::value element;
+    if (const auto error = std::move(result).get(element)) return error;
+    ++b->events;
+    const std::string_view token = element.raw_json_token();
+    seen = 0;
+    if (token.empty() || token[0] != '{') {
+      if (b->tallies.count(Oddity::not_an_object))
+        b->tallies.example(Oddity::not_an_object, quote_for_people(token, kExample));
+      continue;
+    }
+    od::object object;
+    if (const auto error = element.get_object().get(object)) return error;
+    if (const auto error = read_fields(object, kEventFields)) return error;
+    event();
+  }
+  return simdjson::SUCCESS;
+}
+
+std::optional<TextError> EventParser::parse(RowBlock& block) {
+  State& s = *state_;
+  s.b = &block;
+  EventWindow& w = block.window;
+  char* const text = w.text.get();
+  text[w.begin - 1] = '[';
+  text[w.end] = ']';
+  std::memset(text + w.end + 1, ' ', EventWindow::kPadding - 1);
+  block.repaired.clear();
+  auto error = s.walk(text + w.begin - 1, w.end - w.begin + 2, w.end - w.begin + 1 + EventWindow::kPadding);
+  if (!error) return {};
+
+  // simdjson refused: find the event that is no JSON, or else the characters that are not allowed, and repair those.
+  const std::string_view view = w.view();
+  for (std::size_t i = 0; i < view.size();) {
+    while (i < view.size() && is_json_space(view[i])) ++i;
+    if (i == view.size()) break;
+    const JsonScan scan = scan_json_value(view, i);
+    const bool last = scan.state == JsonScan::State::cut;  // a scalar runs up to the end
+    if (scan.state == JsonScan::State::bad)
+      return TextError{w.offset + scan.at, std::string("malformed event: expected ") + scan.expected,
+                       quote_for_people(view.substr(i, 160), 160), false};
+    if (last) break;
+    std::size_t next = scan.at;
+    while (next < view.size() && is_json_space(view[next])) ++next;
+    if (next < view.size() && view[next] != ',')
+      return TextError{w.offset + next, "malformed JSON: expected ',' between events",
+                       quote_for_people(view.substr(i, 160), 160), false};
+    i = next + 1;
+  }
+  block.repaired = "[";
+  const JsonRepair repair = repair_json_characters(view, block.repaired);
+  block.repaired += ']';
+  const std::size_t size = block.repaired.size();
+  block.repaired.append(EventWindow::kPadding, ' ');
+  error = s.walk(block.repaired.data(), size, block.repaired.size());
+  if (error)
+    return TextError{w.offset, std::string("cannot be parsed: ") + simdjson::error_message(error),
+                     quote_for_people(view.substr(0, 160), 160), false};
+  auto note = [&](Oddity what, std::uint64_t n, std::size_t at) {
+    if (n != 0 && block.tallies.count(what, n))
+      block.tallies.example(what, "byte " + std::to_string(w.offset + at) + ": " +
+                                      quote_for_people(view.substr(at > 30 ? at - 30 : 0, 60), 60));
+  };
+  note(Oddity::invalid_utf8, repair.invalid_utf8, repair.first_invalid_utf8);
+  note(Oddity::control_characters, repair.control_characters, repair.first_control_character);
+  return {};
+}
+
+}  // namespace orrery

@@ -1,0 +1,25 @@
+// Text of one window -> rows of one block.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "importers/kineto_rows.h"
+
+namespace orrery {
+
+class EventParser {
+ public:
+  EventParser();
+  ~EventParser();
+  EventParser(const EventParser&) = delete;
+  EventParser& operator=(const EventParser&) = delete;
+
+  // Reads block.window into the block's tables. Empty: done. Else the first event that is no JSON, with its offset.
+  std::optional<TextError> parse(RowBlock& block);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace orrery
