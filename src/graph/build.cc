@@ -1,5 +1,11 @@
 #include "graph/build.h"
 
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+#include <algorithm>
+#include <thread>
+
 #include "graph/draft.h"
 
 namespace orrery {
@@ -23,23 +29,64 @@ void draft_rank(const RankTrace& t, const GraphOptions& options, Draft& d) {
 
 }  // namespace
 
-Result<GraphBuild> build_graph(const TraceSet& traces, const GraphOptions& options) {
-  GraphBuild out;
-  Draft d;
-  for (std::uint32_t r = 0; r < traces.ranks.size(); ++r) {
-    draft_rank(traces.ranks[r], options, d);
-    if (std::uint64_t{out.graph.size()} + d.nodes() >= kNone / 2) {
-      return fail("too many events for one graph (over two billion nodes)", traces.ranks[r].file,
-                  "give fewer ranks or steps");
+struct GraphBuilder::Room {
+  Draft draft;
+  AssembleScratch scratch;
+  ExecGraph piece;
+};
+
+GraphBuilder::GraphBuilder() = default;
+GraphBuilder::~GraphBuilder() = default;
+GraphBuilder::GraphBuilder(GraphBuilder&&) noexcept = default;
+GraphBuilder& GraphBuilder::operator=(GraphBuilder&&) noexcept = default;
+
+Status GraphBuilder::build(const TraceSet& traces, const GraphOptions& options, GraphBuild& out) {
+  out.quality.clear();
+  out.notes.rows.clear();
+  out.graph.clear();
+  const std::size_t ranks = traces.ranks.size();
+  const unsigned cores = std::max(1u, options.threads != 0 ? options.threads : std::thread::hardware_concurrency());
+  const std::size_t side_by_side = std::min<std::size_t>(cores, ranks);
+  while (rooms_.size() < side_by_side) rooms_.push_back(std::make_unique<Room>());
+
+  tbb::task_arena arena(static_cast<int>(cores));
+  for (std::size_t first = 0; first < ranks; first += side_by_side) {
+    const std::size_t batch = std::min(side_by_side, ranks - first);
+    auto draft = [&](std::size_t k) {
+      Room& room = *rooms_[k];
+      const std::size_t row = first + k;
+      draft_rank(traces.ranks[row], options, room.draft);
+      // one rank alone is assembled in place
+      assemble(room.draft, static_cast<std::uint32_t>(row), room.scratch, ranks == 1 ? out.graph : room.piece);
+    };
+    if (batch == 1) {
+      draft(0);
+    } else {
+      arena.execute([&] { tbb::parallel_for(std::size_t{0}, batch, draft); });
     }
-    assemble(d, r, out.graph);
-    out.quality.push_back(d.quality);
-    out.notes.merge(d.notes);
+    for (std::size_t k = 0; k < batch; ++k) {
+      Room& room = *rooms_[k];
+      if (std::uint64_t{out.graph.size()} + room.piece.size() >= kNone / 2 ||
+          std::uint64_t{out.graph.edges()} + room.piece.edges() >= kNone / 2) {
+        return fail("too many events for one graph (over two billion nodes or edges)", traces.ranks[first + k].file,
+                    "give fewer ranks or steps");
+      }
+      if (ranks != 1) append(room.piece, out.graph);
+      out.quality.push_back(room.draft.quality);
+      out.notes.merge(room.draft.notes);
+    }
   }
   if (out.graph.size() == 0) {
     return fail("no CPU or GPU work in the trace", traces.ranks.empty() ? "" : traces.ranks.front().file,
                 "record with ProfilerActivity.CPU and ProfilerActivity.CUDA");
   }
+  return {};
+}
+
+Result<GraphBuild> build_graph(const TraceSet& traces, const GraphOptions& options) {
+  GraphBuild out;
+  GraphBuilder builder;
+  if (Status s = builder.build(traces, options, out); !s) return tl::unexpected<Error>(s.error());
   return out;
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string_view>
+#include <vector>
 
 #include "data/trace.h"
 #include "graph/exec_graph.h"
@@ -34,7 +36,24 @@ struct GraphBuild {
   Notes notes;
 };
 
-// Errors: no events at all; too many nodes for 32 bits.
+// Builds graphs one after the other with the same buffers: first touch of memory costs more than the work itself.
+class GraphBuilder {
+ public:
+  GraphBuilder();
+  ~GraphBuilder();
+  GraphBuilder(GraphBuilder&&) noexcept;
+  GraphBuilder& operator=(GraphBuilder&&) noexcept;
+
+  // `out` is overwritten; its buffers are reused. Ranks are drafted side by side on options.threads threads.
+  // Errors: no CPU or GPU work at all; too many nodes for 32 bits.
+  Status build(const TraceSet& traces, const GraphOptions& options, GraphBuild& out);
+
+ private:
+  struct Room;
+  std::vector<std::unique_ptr<Room>> rooms_;  // one a thread
+};
+
+// The same for one graph.
 Result<GraphBuild> build_graph(const TraceSet& traces, const GraphOptions& options = {});
 
 // True where the kernel communicates: NCCL metadata first, then the name (NCCL, RCCL, MSCCL, NVSHMEM, DeepEP, vLLM's

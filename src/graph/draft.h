@@ -139,8 +139,16 @@ void add_device(Draft& d);     // launch, stream, queue and graph edges; constan
 
 void add_steps(Draft& d);  // ProfilerStep windows, or the whole trace as step 0; device idle inside them
 
-// Appends the draft to `g` as its next rank, in topological order. Edges that would close a cycle are dropped and
-// counted; `without_edges` are left out.
-void assemble(Draft& d, std::uint32_t trace_row, ExecGraph& g);
+// Buffers of assemble, reused from rank to rank.
+struct AssembleScratch {
+  std::vector<std::uint32_t> first_in, first_out, in, out, waiting, order, place;
+};
+
+// Overwrites `g` with the draft as its only rank, in topological order. Edges that would close a cycle are dropped and
+// counted; edges that the options leave out are not there.
+void assemble(Draft& d, std::uint32_t trace_row, AssembleScratch& scratch, ExecGraph& g);
+
+// Appends `piece`, a graph of one rank, as the next rank of `g`.
+void append(const ExecGraph& piece, ExecGraph& g);
 
 }  // namespace orrery

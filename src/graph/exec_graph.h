@@ -94,6 +94,7 @@ struct ExecGraph {
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(duration.size()); }
   std::uint32_t edges() const { return static_cast<std::uint32_t>(pred.size()); }
+  void clear();  // keeps the buffers
 };
 
 // Structure only: sizes agree, predecessors smaller than their node, durations >= 0, every node has a predecessor or
