@@ -13,9 +13,9 @@
 namespace orrery {
 
 struct ImportOptions {
-  unsigned threads = 0;                               // 0 = all cores
-  bool recover = false;                               // skip events that are not valid JSON instead of failing
-  std::map<std::string, std::int64_t> rank_of_file;   // --rank FILE=N
+  unsigned threads = 0;                              // 0 = all cores
+  bool recover = false;                              // skip events that are not valid JSON instead of failing
+  std::map<std::string, std::int64_t> rank_of_file;  // --rank FILE=N
   std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)> progress;  // compressed bytes; may be empty
 };
 
@@ -25,6 +25,7 @@ struct ImportOptions {
 Result<TraceSet> import_traces(const std::vector<std::string>& paths, const ImportOptions& options = {});
 
 // One document already in memory, compressed or not; `file` is only a label. For tests and fuzzing.
-Result<RankTrace> import_kineto_bytes(std::string_view bytes, const std::string& file, const ImportOptions& options = {});
+Result<RankTrace> import_kineto_bytes(std::string_view bytes, const std::string& file,
+                                      const ImportOptions& options = {});
 
 }  // namespace orrery

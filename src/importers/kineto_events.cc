@@ -565,9 +565,10 @@ std::optional<TextError> EventParser::parse(RowBlock& block) {
   char* const text = w.text.get();
   text[w.begin - 1] = '[';
   text[w.end] = ']';
-  std::memset(text + w.end + 1, ' ', EventWindow::kPadding - 1);
+  static_assert(EventWindow::kPadding >= simdjson::SIMDJSON_PADDING + 2);
+  std::memset(text + w.end + 1, ' ', simdjson::SIMDJSON_PADDING);
   block.repaired.clear();
-  auto error = s.walk(text + w.begin - 1, w.end - w.begin + 2, w.end - w.begin + 1 + EventWindow::kPadding);
+  auto error = s.walk(text + w.begin - 1, w.end - w.begin + 2, w.end - w.begin + 2 + simdjson::SIMDJSON_PADDING);
   if (!error) return {};
 
   // simdjson refused: find the event that is no JSON, or else the characters that are not allowed, and repair those.

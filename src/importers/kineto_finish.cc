@@ -35,55 +35,60 @@ void keep_rows(std::vector<T>& v, const std::vector<bool>& drop) {
   v.resize(to);
 }
 
-// "B" and "E" of one lane in time order are the brackets of rows.
+// "B" and "E" events -> rows. An end closes the last begin of its name on its lane (they need not nest), an end without
+// a name the last begin.
 void pair_halves(RankTrace& t, RankBuilder& b) {
-  std::vector<std::uint32_t> order(b.halves.size());
+  const std::vector<HalfEvent>& halves = b.halves;
+  std::vector<std::uint32_t> order(halves.size());
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(), [&](std::uint32_t x, std::uint32_t y) {
-    const HalfEvent &a = b.halves[x], &c = b.halves[y];
-    if (a.lane != c.lane) return raw(a.lane) < raw(c.lane);
-    return a.ts < c.ts;
+    if (halves[x].lane != halves[y].lane) return raw(halves[x].lane) < raw(halves[y].lane);
+    return halves[x].ts < halves[y].ts;
   });
   auto unpaired = [&](const HalfEvent& h) {
     if (b.tallies.count(Oddity::unpaired_begin_end))
       b.tallies.example(Oddity::unpaired_begin_end, quote_for_people(t.strings.view(h.name), 80));
   };
-  std::vector<std::uint32_t> open;
+  std::vector<std::uint32_t> open;  // of one lane; closed ones stay until they are on top
+  std::vector<bool> closed(halves.size(), false);
+  std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> open_by_name;
   for (std::size_t k = 0; k < order.size(); ++k) {
-    const HalfEvent& h = b.halves[order[k]];
+    const HalfEvent& h = halves[order[k]];
     if (!h.end) {
       open.push_back(order[k]);
-    } else if (open.empty()) {
-      unpaired(h);
+      open_by_name[raw(h.name)].push_back(order[k]);
     } else {
-      // An end may leave out its name, and may close an outer begin when an inner one was lost.
-      std::size_t at = open.size();
-      while (at > 0 && raw(h.name) != 0 && b.halves[open[at - 1]].name != h.name) --at;
-      if (at == 0) {
+      while (!open.empty() && closed[open.back()]) open.pop_back();
+      std::uint32_t begin = kNone;
+      if (raw(h.name) == 0 && !open.empty()) begin = open.back();
+      auto& candidates = open_by_name[raw(begin == kNone ? h.name : halves[begin].name)];
+      if (!candidates.empty()) {
+        begin = candidates.back();
+        candidates.pop_back();
+      }
+      if (begin == kNone) {
         unpaired(h);
       } else {
-        while (open.size() > at) {
-          unpaired(b.halves[open.back()]);
-          open.pop_back();
-        }
-        const HalfEvent& begin = b.halves[open.back()];
-        open.pop_back();
+        closed[begin] = true;
         OpTable& o = t.ops;
-        o.start.push_back(begin.ts);
         Ns dur = 0;
-        o.dur.push_back(__builtin_sub_overflow(h.ts, begin.ts, &dur) ? -1 : dur);
-        o.name.push_back(begin.name);
-        o.lane.push_back(begin.lane);
-        o.kind.push_back(begin.kind);
+        const bool usable = !__builtin_sub_overflow(h.ts, halves[begin].ts, &dur);
+        o.start.push_back(halves[begin].ts);
+        o.dur.push_back(usable ? dur : -1);
+        o.name.push_back(halves[begin].name);
+        o.lane.push_back(halves[begin].lane);
+        o.kind.push_back(halves[begin].kind);
         o.corr.push_back(0);
         o.ext.push_back(0);
         o.extra.push_back(kNone);
       }
     }
-    const bool last_of_lane = k + 1 == order.size() || b.halves[order[k + 1]].lane != h.lane;
+    const bool last_of_lane = k + 1 == order.size() || halves[order[k + 1]].lane != h.lane;
     if (!last_of_lane) continue;
-    for (const std::uint32_t i : open) unpaired(b.halves[i]);
+    for (const std::uint32_t i : open)
+      if (!closed[i]) unpaired(halves[i]);
     open.clear();
+    open_by_name.clear();
   }
   b.halves = {};
 }

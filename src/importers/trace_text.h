@@ -17,7 +17,7 @@ namespace orrery {
 // Whole elements of the events array, separated by commas: text[begin, end). text[begin - 1] may be written to, and
 // kPadding bytes after `end` may be read and written.
 struct EventWindow {
-  static constexpr std::size_t kPadding = 64;
+  static constexpr std::size_t kPadding = 80;  // simdjson reads 64 bytes past the closing bracket
   std::unique_ptr<char[]> text;
   std::size_t capacity = 0;  // bytes that may be filled; kPadding more are allocated
   std::size_t begin = 1, end = 1;
