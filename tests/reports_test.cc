@@ -331,7 +331,8 @@ TEST(Breakdown, ClassErrorIsRelativeToTheClass) {
   EXPECT_DOUBLE_EQ(j["makespan_mean_abs_error_pct"], 0);
 }
 
-// The kernels of a step are those launched in it: the second runs after the step's end, the third was launched before.
+// The kernels of a step are those launched in it: one of them runs after the step's end, the first was launched before
+// it and the last after it.
 TEST(Breakdown, MakespanFollowsTheLaunches) {
   HandRun run;
   const NodeId before = run.m.host(0, 0, {root(-5)});
@@ -339,6 +340,8 @@ TEST(Breakdown, MakespanFollowsTheLaunches) {
   const NodeId launch = run.m.host(0, 0, {root(10)});
   const NodeId first = run.m.add(NodeKind::kernel, 1, 30, {{launch, EdgeKind::launch, 40}});          // 50..80
   run.m.add(NodeKind::kernel, 2, 30, {{first, EdgeKind::event, 10}, {launch, EdgeKind::launch, 0}});  // 90..120
+  const NodeId late = run.m.host(0, 0, {root(70)});
+  run.m.add(NodeKind::kernel, 2, 30, {{late, EdgeKind::launch, 200}});
   run.m.step(0, 0, 70);
   run.m.observe();
   run.m.g.pred_lag[run.m.g.first_pred[raw(first) + 1]] = 17;  // replayed 97..127
