@@ -71,7 +71,7 @@ NumberState read_scaled_slowly(std::string_view text, int scale, std::int64_t& v
 }  // namespace
 
 NumberState read_scaled(std::string_view text, int scale, std::int64_t& value) {
-  // The usual forms: up to 18 digits in all, and no more decimals than the scale keeps.
+  // The usual forms: up to 19 digits in all, and no more decimals than the scale keeps.
   const char* p = text.data();
   const char* const end = p + text.size();
   if (text.size() > 20 || p == end) return read_scaled_slowly(text, scale, value);
@@ -81,7 +81,7 @@ NumberState read_scaled(std::string_view text, int scale, std::int64_t& value) {
   const char* const first = p;
   while (p != end && is_digit(*p)) v = v * 10 + static_cast<std::uint64_t>(*p++ - '0');
   const auto whole = p - first;
-  if (whole == 0 || whole + scale > 18) return read_scaled_slowly(text, scale, value);
+  if (whole == 0 || whole + scale > 19) return read_scaled_slowly(text, scale, value);
   int missing = scale;
   if (p != end && *p == '.') {
     ++p;
@@ -92,6 +92,7 @@ NumberState read_scaled(std::string_view text, int scale, std::int64_t& value) {
   }
   if (p != end) return read_scaled_slowly(text, scale, value);
   v *= kPow10[missing];
+  if (v > static_cast<std::uint64_t>(INT64_MAX)) return read_scaled_slowly(text, scale, value);
   value = negative ? -static_cast<std::int64_t>(v) : static_cast<std::int64_t>(v);
   return NumberState::ok;
 }

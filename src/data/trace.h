@@ -169,7 +169,7 @@ struct RankTrace {
   LaneTable lanes;
   FlowTable flows;
   MemoryTable memory;
-  Ns window_start = 0, window_end = 0;  // first start and last end of any row
+  Ns window_start = 0, window_end = 0;  // first start and last end of any row of `ops`
   std::vector<OpId> open_ops;           // ascending: rows without a usable duration, closed by the importer (host: end of the
                                         // parent or of the window; GPU: zero length). Not to be added to sums.
 

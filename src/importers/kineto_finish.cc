@@ -153,14 +153,6 @@ void set_window(RankTrace& t) {
     first = std::min(first, t.ops.start[i]);
     last = std::max(last, t.ops.start[i] + std::max<Ns>(0, t.ops.dur[i]));
   }
-  for (const Ns ts : t.flows.ts) {
-    first = std::min(first, ts);
-    last = std::max(last, ts);
-  }
-  for (const Ns ts : t.memory.ts) {
-    first = std::min(first, ts);
-    last = std::max(last, ts);
-  }
   if (first > last) first = last = 0;
   t.window_start = first;
   t.window_end = last;

@@ -206,6 +206,7 @@ void read_metadata(const std::vector<MetadataMember>& members, RankTrace& t) {
     }
   }
   if (t.host.empty()) t.host = host_in_trace_name(t.trace_name);
+  if (t.host.empty()) t.host = host_in_trace_name(t.file);
 }
 
 }  // namespace orrery

@@ -109,7 +109,6 @@ void RowBlock::clear() {
             memory.device);
   clear_all(halves, names);
   events = phases = short_fractions = zero_padded = 0;
-  window_end_mark = INT64_MIN;
   tallies.clear();
 }
 
@@ -242,7 +241,6 @@ void RankBuilder::append(RowBlock& b) {
   phases += b.phases;
   short_fractions += b.short_fractions;
   zero_padded += b.zero_padded;
-  window_end_mark = std::max(window_end_mark, b.window_end_mark);
   tallies.merge(b.tallies);
 }
 

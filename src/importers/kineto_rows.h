@@ -122,7 +122,6 @@ struct RowBlock {
   std::uint64_t phases = 0;                  // elements that had a "ph"
   std::uint64_t short_fractions = 0;         // times with one or two decimals
   std::uint64_t zero_padded = 0;             // times with two or more decimals that end in 0
-  std::int64_t window_end_mark = INT64_MIN;  // latest "Record Window End"
   Tallies tallies;
 
   void clear();  // keeps the memory
@@ -137,7 +136,6 @@ class RankBuilder {
   std::vector<HalfEvent> halves;
   std::vector<LaneName> names;
   std::uint64_t phases = 0, short_fractions = 0, zero_padded = 0;
-  std::int64_t window_end_mark = INT64_MIN;
   Tallies tallies;
 
  private:
