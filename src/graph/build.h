@@ -12,10 +12,10 @@
 namespace orrery {
 
 struct GraphOptions {
-  bool hide_sync_events = false;     // pretend the trace has no cuda_sync events (to score the inference)
-  std::uint32_t without_edges = 0;   // bit 1 << EdgeKind: leave these out (to show that each matters)
-  Ns stall_threshold = 0;            // 0 = default; a pause shorter than this stays unexplained idle
-  unsigned threads = 0;              // ranks are built side by side; 0 = all cores
+  bool hide_sync_events = false;    // pretend the trace has no cuda_sync events (to score the inference)
+  std::uint32_t without_edges = 0;  // bit 1 << EdgeKind: leave these out (to show that each matters)
+  Ns stall_threshold = 0;           // 0 = default; a pause shorter than this stays unexplained idle
+  unsigned threads = 0;             // ranks are built side by side; 0 = all cores
 };
 
 // Per rank, what the construction saw. Shown by every report.
@@ -24,8 +24,8 @@ struct RankQuality {
   std::array<std::uint64_t, kEdgeKinds> dropped{};  // inferred, then contradicted by the times, by kind
   std::uint64_t stalls = 0;
   Ns stall_ns = 0;
-  Ns idle_ns = 0;              // device idle inside the steps, measured
-  Ns unexplained_idle_ns = 0;  // of it, what no edge explains (stalls included)
+  Ns idle_ns = 0;                         // device idle inside the steps, measured
+  Ns unexplained_idle_ns = 0;             // of it, what no edge explains (stalls included)
   std::uint64_t event_edges_by_sync = 0;  // from cuda_sync events
   std::uint64_t event_edges_inferred = 0;
 };

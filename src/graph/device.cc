@@ -106,9 +106,10 @@ class DeviceEdges {
     std::vector<std::vector<Ns>> samples(kEdgeKinds * kKinds * kKinds), by_kind(kEdgeKinds);
     for (int round = 0; round < 2; ++round) {
       const Ns margin = round == 0 ? 10'000 : 3'000;
-      releases.assign(d.nodes(), Release{});
+      releases.assign(d.tasks.size(), Release{});
       for (std::uint32_t n = 0; n < d.edges.size(); ++n) {
         const DraftEdge& e = d.edges[n];
+        if (e.to >= d.tasks.size()) continue;  // nodes of tasks come first, task i is node i
         const Ns from = e.from == kNone ? d.trace->window_start + e.lag : d.observed_end(e.from);
         const Ns t = from + (is_constant(e) ? rough[row(e.kind)] : e.from == kNone ? 0 : e.lag);
         Release& r = releases[e.to];
@@ -154,7 +155,7 @@ class DeviceEdges {
   // The kind that a lag is kept under for an edge's source; a graph launch is told from a plain one.
   NodeKind source_kind(const DraftEdge& e, const Task& t) const {
     if (e.kind == EdgeKind::launch && d.calls[t.call].kind == Call::graph_launch) return NodeKind::rendezvous;
-    return d.kind[e.from];
+    return d.node[e.from].kind;
   }
   std::size_t slot(const DraftEdge& e, const Task& t) const {
     return (row(e.kind) * LagTable::kNodeKinds + static_cast<std::size_t>(source_kind(e, t))) * LagTable::kNodeKinds +
@@ -162,12 +163,10 @@ class DeviceEdges {
   }
 
   void apply_lags() {
-    std::vector<std::uint32_t> task_of(d.nodes(), kNone);
-    for (std::uint32_t i = 0; i < d.tasks.size(); ++i) task_of[d.tasks[i].node] = i;
     for (DraftEdge& e : d.edges) {
-      if (e.kind == EdgeKind::sync) e.lag = d.lags.at(EdgeKind::sync, d.kind[e.from], NodeKind::host);
-      if (!is_constant(e) || task_of[e.to] == kNone) continue;
-      const Task& t = d.tasks[task_of[e.to]];
+      if (e.kind == EdgeKind::sync) e.lag = d.lags.at(EdgeKind::sync, d.node[e.from].kind, NodeKind::host);
+      if (!is_constant(e) || e.to >= d.tasks.size()) continue;
+      const Task& t = d.tasks[e.to];
       e.lag = d.lags.lag[slot(e, t)];
       if (e.kind == EdgeKind::launch && e.from == launch_end(t)) e.lag = std::max<Ns>(0, e.lag - kCallCost);
     }
@@ -237,8 +236,8 @@ class DeviceEdges {
         const std::uint32_t n = call.end_node;
         if (slot.end > call.begin) {  // it did block: the wait is not the host's time
           const Ns end = d.observed_end(n);
-          d.duration[n] = std::max<Ns>(0, end - std::max(slot.end, d.observed_start[n]));
-          d.observed_start[n] = end - d.duration[n];
+          d.node[n].duration = std::max<Ns>(0, end - std::max(slot.end, d.node[n].observed_start));
+          d.node[n].observed_start = end - d.node[n].duration;
         }
         d.add_edge(slot.node, n, EdgeKind::queue, 0);
       }
@@ -248,26 +247,25 @@ class DeviceEdges {
   // When every predecessor and its constant lag is accounted for, what remains of a task's delay.
   void stalls() {
     const Ns threshold = d.options->stall_threshold > 0 ? d.options->stall_threshold : kDefaultStall;
-    std::vector<Ns> explained(d.nodes(), INT64_MIN);
+    d.explained_start.assign(d.tasks.size(), INT64_MIN);
     for (const DraftEdge& e : d.edges) {
+      if (e.to >= d.tasks.size()) continue;
       const Ns from = e.from == kNone ? d.trace->window_start : d.observed_end(e.from);
-      explained[e.to] = std::max(explained[e.to], from + e.lag);
+      d.explained_start[e.to] = std::max(d.explained_start[e.to], from + e.lag);
     }
-    d.explained_start.resize(d.tasks.size());
-    for (std::uint32_t i = 0; i < d.tasks.size(); ++i) {
-      const Ns e = explained[d.tasks[i].node];
-      d.explained_start[i] = e == INT64_MIN ? d.tasks[i].start : e;
-    }
-    std::vector<std::uint32_t> stall_of(d.nodes(), kNone);
+    std::vector<std::uint32_t> stall_of(d.tasks.size(), kNone);
     bool any = false;
-    for (const Task& t : d.tasks) {
-      if (explained[t.node] == INT64_MIN) {
-        d.add_edge(kNone, t.node, EdgeKind::root, t.start - d.trace->window_start);
+    for (std::uint32_t i = 0; i < d.tasks.size(); ++i) {
+      const Task& t = d.tasks[i];
+      Ns& explained = d.explained_start[i];
+      if (explained == INT64_MIN) {
+        explained = t.start;
+        d.add_edge(kNone, i, EdgeKind::root, t.start - d.trace->window_start);
         continue;
       }
-      const Ns pause = t.start - explained[t.node];
+      const Ns pause = t.start - explained;
       if (pause <= threshold || !d.enabled(EdgeKind::stall)) continue;
-      stall_of[t.node] = d.add_node(pause, explained[t.node], d.lane[t.node], NodeKind::stall, 0, t.op);
+      stall_of[i] = d.add_node(pause, explained, d.node[i].lane, NodeKind::stall, 0, t.op);
       ++d.quality.stalls;
       d.quality.stall_ns += pause;
       any = true;
@@ -276,8 +274,8 @@ class DeviceEdges {
     for (DraftEdge& e : d.edges) {
       if (e.to < stall_of.size() && stall_of[e.to] != kNone) e.to = stall_of[e.to];
     }
-    for (std::uint32_t n = 0; n < stall_of.size(); ++n) {
-      if (stall_of[n] != kNone) d.add_edge(stall_of[n], n, EdgeKind::stall, 0);
+    for (std::uint32_t i = 0; i < stall_of.size(); ++i) {
+      if (stall_of[i] != kNone) d.add_edge(stall_of[i], i, EdgeKind::stall, 0);
     }
   }
 };

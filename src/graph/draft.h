@@ -10,6 +10,16 @@
 
 namespace orrery {
 
+struct DraftNode {
+  Ns duration;
+  Ns observed_start;
+  std::uint32_t lane;    // LaneId of the rank, kNone = none
+  std::uint32_t source;  // row of OpTable, kNone = none
+  NodeKind kind;
+  std::uint8_t at_begin;
+  bool chained;  // a thread edge without lag leads here from the node before: most edges are that, and are not listed
+};
+
 struct DraftEdge {
   std::uint32_t from;  // draft node, kNone for a root
   std::uint32_t to;    // draft node
@@ -75,12 +85,7 @@ struct Draft {
   Notes notes;
   LagTable lags;
 
-  // nodes
-  std::vector<Ns> duration, observed_start;
-  std::vector<std::uint32_t> lane;
-  std::vector<NodeKind> kind;
-  std::vector<std::uint8_t> at_begin;
-  std::vector<std::uint32_t> source;
+  std::vector<DraftNode> node;  // GPU tasks first: task i is node i
   std::vector<DraftEdge> edges;
 
   std::vector<ThreadRow> threads;
@@ -99,21 +104,23 @@ struct Draft {
   std::uint32_t group_mask = 0;
 
   // scratch
-  std::vector<std::uint32_t> order, bucket, stack;
+  struct RowKey {
+    Ns start, end;
+    std::uint32_t op;
+  };
+  std::vector<RowKey> rows;  // host rows by lane, then by time
+  std::vector<RowKey> open;  // rows begun and not ended, the earliest end last
+  std::vector<std::uint32_t> order, bucket;
   std::vector<Call> call_of_name;
   std::vector<std::uint8_t> name_flags;
 
-  std::uint32_t nodes() const { return static_cast<std::uint32_t>(duration.size()); }
-  std::uint32_t add_node(Ns dur, Ns start, std::uint32_t on_lane, NodeKind k, std::uint8_t begin, std::uint32_t op) {
-    duration.push_back(dur);
-    observed_start.push_back(start);
-    lane.push_back(on_lane);
-    kind.push_back(k);
-    at_begin.push_back(begin);
-    source.push_back(op);
+  std::uint32_t nodes() const { return static_cast<std::uint32_t>(node.size()); }
+  std::uint32_t add_node(Ns dur, Ns start, std::uint32_t on_lane, NodeKind k, std::uint8_t begin, std::uint32_t op,
+                         bool chained = false) {
+    node.push_back({dur, start, on_lane, op, k, begin, chained});
     return nodes() - 1;
   }
-  Ns observed_end(std::uint32_t node) const { return observed_start[node] + duration[node]; }
+  Ns observed_end(std::uint32_t n) const { return node[n].observed_start + node[n].duration; }
   bool enabled(EdgeKind k) const { return (options->without_edges >> static_cast<unsigned>(k) & 1u) == 0; }
   void add_edge(std::uint32_t from, std::uint32_t to, EdgeKind k, Ns edge_lag) {
     edges.push_back({from, to, edge_lag, k});
@@ -141,7 +148,7 @@ void add_steps(Draft& d);  // ProfilerStep windows, or the whole trace as step 0
 
 // Buffers of assemble, reused from rank to rank.
 struct AssembleScratch {
-  std::vector<std::uint32_t> first_in, first_out, in, out, waiting, order, place;
+  std::vector<std::uint32_t> first_in, first_out, in, out, waiting, ready, order, place;
 };
 
 // Overwrites `g` with the draft as its only rank, in topological order. Edges that would close a cycle are dropped and

@@ -31,8 +31,8 @@ std::uint32_t last_before(const Draft& d, const ThreadRow& thread, Ns t) {
 
 void wake(Draft& d, std::uint32_t from, std::uint32_t to) {
   const Ns released = d.observed_end(from), at = d.observed_end(to);
-  d.duration[to] = std::max<Ns>(0, at - released - kWake);
-  d.observed_start[to] = at - d.duration[to];
+  d.node[to].duration = std::max<Ns>(0, at - released - kWake);
+  d.node[to].observed_start = at - d.node[to].duration;
   d.add_edge(from, to, EdgeKind::handoff, std::min(kWake, at - released));
 }
 
@@ -45,8 +45,8 @@ void add_handoffs(Draft& d) {
   for (std::uint32_t me = 0; me < d.threads.size(); ++me) {
     const ThreadRow thread = d.threads[me];
     for (std::uint32_t n = thread.first_node + 1; n < thread.first_node + thread.nodes; ++n) {
-      if (d.duration[n] <= kHole || woken[n] != 0) continue;
-      const Ns q = d.observed_end(n), p = d.observed_start[n];
+      if (d.node[n].duration <= kHole || woken[n] != 0) continue;
+      const Ns q = d.observed_end(n), p = d.node[n].observed_start;
       const Ns slack_allowed = std::max<Ns>(300'000, (q - p) / 4);
       std::uint32_t best = kNone;
       Span best_span{};
@@ -59,8 +59,8 @@ void add_handoffs(Draft& d) {
         std::uint32_t first = last_before(d, u, p + 1);
         first = first == kNone ? u.first_node : first + 1;
         // both ends of the burst must border on a pause of that thread
-        const bool pause_before = first == u.first_node || d.duration[first] > kHole;
-        const bool pause_after = last + 1 == u.first_node + u.nodes || d.duration[last + 1] > kHole;
+        const bool pause_before = first == u.first_node || d.node[first].duration > kHole;
+        const bool pause_after = last + 1 == u.first_node + u.nodes || d.node[last + 1].duration > kHole;
         if (!pause_before || !pause_after || last <= first || woken[first] != 0) continue;
         const Ns slack = (d.observed_end(first) - p) + (q - d.observed_end(last));
         if (slack < best_slack) {
@@ -75,8 +75,8 @@ void add_handoffs(Draft& d) {
         DraftEdge& root = d.edges[u.root_edge];
         root = {n - 1, best_span.first, std::min(kWake, d.observed_end(best_span.first) - p), EdgeKind::handoff};
         const Ns at = d.observed_end(best_span.first);
-        d.duration[best_span.first] = std::max<Ns>(0, at - p - kWake);
-        d.observed_start[best_span.first] = at - d.duration[best_span.first];
+        d.node[best_span.first].duration = std::max<Ns>(0, at - p - kWake);
+        d.node[best_span.first].observed_start = at - d.node[best_span.first].duration;
       } else {
         wake(d, n - 1, best_span.first);
       }

@@ -36,7 +36,7 @@ void whole_trace(Draft& d) {
   if (work == 0) return;
   Ns begin = INT64_MAX, end = INT64_MIN;
   for (std::uint32_t n = 0; n < work; ++n) {
-    begin = std::min(begin, d.observed_end(n) - (d.kind[n] == NodeKind::host ? 0 : d.duration[n]));
+    begin = std::min(begin, d.observed_end(n) - (d.node[n].kind == NodeKind::host ? 0 : d.node[n].duration));
     end = std::max(end, d.observed_end(n));
   }
   const std::uint32_t first = d.add_node(0, begin, kNone, NodeKind::rendezvous, 1, kNone);

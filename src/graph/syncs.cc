@@ -170,11 +170,11 @@ class Syncs {
       released = std::max(released, d.tasks[t].end);
       d.add_edge(d.tasks[t].node, call.end_node, EdgeKind::sync, 0);
     }
-    if (released > d.observed_start[call.end_node]) {
+    if (released > d.node[call.end_node].observed_start) {
       blocked.push_back({c, released});
       returns.push_back(std::max<Ns>(0, call.end - released));
     } else {
-      own.push_back(d.duration[call.end_node]);
+      own.push_back(d.node[call.end_node].duration);
     }
   }
 
@@ -189,8 +189,8 @@ class Syncs {
     for (const Blocked& b : blocked) {
       const std::uint32_t n = d.calls[b.call].end_node;
       const Ns end = d.observed_end(n);
-      d.duration[n] = std::min(own_time, d.duration[n]);
-      d.observed_start[n] = end - d.duration[n];
+      d.node[n].duration = std::min(own_time, d.node[n].duration);
+      d.node[n].observed_start = end - d.node[n].duration;
     }
   }
 };

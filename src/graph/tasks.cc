@@ -42,7 +42,7 @@ void clip_overruns(Draft& d, const StreamRow& s) {
                 "GPU tasks whose duration runs past later tasks of their stream by more than 100 us: clipped to the "
                 "next start");
     t.end = std::max(t.start, d.tasks[i + 1].start);
-    d.duration[t.node] = t.end - t.start;
+    d.node[t.node].duration = t.end - t.start;
   }
 }
 

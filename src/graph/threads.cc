@@ -25,16 +25,20 @@ std::uint8_t flags_of(Draft& d, std::uint32_t op) {
 }
 
 // A thread whose rows are nothing but event polls (NCCL's watchdog) is no part of the job's work.
-bool only_polls(Draft& d, const std::uint32_t* from, const std::uint32_t* to) {
+using RowIt = std::vector<Draft::RowKey>::const_iterator;
+
+bool call_order(const CallRow& a, const CallRow& b) { return a.begin != b.begin ? a.begin < b.begin : a.op < b.op; }
+
+bool only_polls(Draft& d, RowIt from, RowIt to) {
   const OpTable& ops = d.trace->ops;
   bool polls = false;
   for (; from != to; ++from) {
-    if (ops.kind[*from] != OpKind::runtime) return false;
-    flags_of(d, *from);
-    const Call c = d.call_of_name[raw(ops.name[*from])];
+    if (ops.kind[from->op] != OpKind::runtime) return false;
+    flags_of(d, from->op);
+    const Call c = d.call_of_name[raw(ops.name[from->op])];
     if (c == Call::poll)
       polls = true;
-    else if (c != Call::other || d.find_group(ops.corr[*from]) != nullptr)
+    else if (c != Call::other || d.find_group(ops.corr[from->op]) != nullptr)
       return false;
   }
   return polls;
@@ -52,12 +56,10 @@ struct Walk {
   std::uint32_t boundary(std::uint32_t op, Ns time, bool begin) {
     const bool first = previous == kNone;
     const Ns from = first ? time : at;
-    const std::uint32_t node = d.add_node(time - from, from, lane, NodeKind::host, begin ? 1 : 0, op);
+    const std::uint32_t node = d.add_node(time - from, from, lane, NodeKind::host, begin ? 1 : 0, op, !first);
     if (first) {
       root_edge = static_cast<std::uint32_t>(d.edges.size());
       d.add_edge(kNone, node, EdgeKind::root, time - origin);
-    } else {
-      d.add_edge(previous, node, EdgeKind::thread, 0);
     }
     previous = node;
     at = time;
@@ -69,12 +71,12 @@ struct Walk {
     const OpTable& ops = d.trace->ops;
     CallRow call{ops.start[op], ops.end(op), op,   thread, d.begin_node[op], kNone, kNone, kNone, kNone, 0, 0,
                  kNone,         kind,        false};
-    for (auto it = d.stack.rbegin(); it != d.stack.rend(); ++it) {
-      if (call.parent == kNone) call.parent = *it;
-      const std::uint8_t f = d.name_flags[raw(ops.name[*it])];
-      if (call.nccl_range == kNone && (f & kNcclRange) != 0) call.nccl_range = *it;
+    for (auto it = d.open.rbegin(); it != d.open.rend(); ++it) {
+      if (call.parent == kNone) call.parent = it->op;
+      const std::uint8_t f = d.name_flags[raw(ops.name[it->op])];
+      if (call.nccl_range == kNone && (f & kNcclRange) != 0) call.nccl_range = it->op;
       if ((f & kCommOp) != 0) {
-        call.comm_op = *it;
+        call.comm_op = it->op;
         break;
       }
     }
@@ -100,21 +102,22 @@ void add_threads(Draft& d) {
     ++total;
   }
   for (std::uint32_t l = 0; l < lanes; ++l) d.bucket[l + 1] += d.bucket[l];
-  d.order.resize(total);
+  d.rows.resize(total);
   for (std::uint32_t i = 0; i < rows; ++i) {
-    if (is_host(ops.kind[i])) d.order[d.bucket[raw(ops.lane[i])]++] = i;
+    if (is_host(ops.kind[i])) d.rows[d.bucket[raw(ops.lane[i])]++] = {ops.start[i], ops.end(i), i};
   }
   // after the fill, bucket[l] is the end of lane l
-  auto earlier = [&](std::uint32_t a, std::uint32_t b) {
-    if (ops.start[a] != ops.start[b]) return ops.start[a] < ops.start[b];
-    if (ops.dur[a] != ops.dur[b]) return ops.dur[a] > ops.dur[b];  // the parent first
-    return a < b;
+  auto earlier = [](const Draft::RowKey& a, const Draft::RowKey& b) {
+    if (a.start != b.start) return a.start < b.start;
+    if (a.end != b.end) return a.end > b.end;  // the parent first
+    return a.op < b.op;
   };
+  d.node.reserve(d.node.size() + 2 * std::size_t{total} + 2);
   std::uint64_t poll_threads = 0;
   std::uint32_t from = 0;
   for (std::uint32_t l = 0; l < lanes; ++l) {
-    std::uint32_t* const begin = d.order.data() + from;
-    std::uint32_t* const end = d.order.data() + d.bucket[l];
+    const auto begin = d.rows.begin() + from;
+    const auto end = d.rows.begin() + d.bucket[l];
     from = d.bucket[l];
     if (begin == end) continue;
     if (only_polls(d, begin, end)) {
@@ -124,45 +127,41 @@ void add_threads(Draft& d) {
     if (!std::is_sorted(begin, end, earlier)) std::sort(begin, end, earlier);
     Walk walk{d, static_cast<std::uint32_t>(d.threads.size()), l, t.window_start};
     const std::uint32_t first_node = d.nodes();
-    d.stack.clear();  // open rows, the earliest end on top
-    for (const std::uint32_t* it = begin; it != end; ++it) {
-      const std::uint32_t op = *it;
-      while (!d.stack.empty() && ops.end(d.stack.back()) <= ops.start[op]) {
-        walk.boundary(d.stack.back(), ops.end(d.stack.back()), false);
-        d.stack.pop_back();
+    const auto first_call = static_cast<std::ptrdiff_t>(d.calls.size());
+    d.open.clear();
+    for (auto it = begin; it != end; ++it) {
+      while (!d.open.empty() && d.open.back().end <= it->start) {
+        walk.boundary(d.open.back().op, d.open.back().end, false);
+        d.open.pop_back();
       }
-      walk.boundary(op, ops.start[op], true);
-      flags_of(d, op);
-      if (ops.kind[op] == OpKind::runtime) {
-        const Call kind = d.call_of_name[raw(ops.name[op])];
-        if (kind != Call::other || d.find_group(ops.corr[op]) != nullptr) {
-          if (kind != Call::poll) walk.add_call(op, kind);
+      walk.boundary(it->op, it->start, true);
+      flags_of(d, it->op);
+      if (ops.kind[it->op] == OpKind::runtime) {
+        const Call kind = d.call_of_name[raw(ops.name[it->op])];
+        if (kind != Call::other || d.find_group(ops.corr[it->op]) != nullptr) {
+          if (kind != Call::poll) walk.add_call(it->op, kind);
         }
       }
-      // a child may end after its parent (lost or late ends): keep the stack ordered by end
-      std::size_t pos = d.stack.size();
-      d.stack.push_back(op);
-      while (pos > 0 && ops.end(d.stack[pos - 1]) < ops.end(op)) {
-        d.stack[pos] = d.stack[pos - 1];
+      // a child may end after its parent (lost or late ends): keep the open rows ordered by end
+      std::size_t pos = d.open.size();
+      d.open.push_back(*it);
+      while (pos > 0 && d.open[pos - 1].end < it->end) {
+        d.open[pos] = d.open[pos - 1];
         --pos;
       }
-      d.stack[pos] = op;
+      d.open[pos] = *it;
     }
-    while (!d.stack.empty()) {
-      walk.boundary(d.stack.back(), ops.end(d.stack.back()), false);
-      d.stack.pop_back();
+    while (!d.open.empty()) {
+      walk.boundary(d.open.back().op, d.open.back().end, false);
+      d.open.pop_back();
     }
     d.threads.push_back({l, first_node, d.nodes() - first_node, walk.root_edge});
+    std::inplace_merge(d.calls.begin(), d.calls.begin() + first_call, d.calls.end(), call_order);
   }
   d.notes.add("poll-threads", Severity::info, poll_threads, {},
               "threads that only poll events (NCCL's watchdog): left out of the graph");
 
   for (CallRow& c : d.calls) c.end_node = d.end_node[c.op];
-  auto call_order = [](const CallRow& a, const CallRow& b) {
-    return a.begin != b.begin ? a.begin < b.begin : a.op < b.op;
-  };
-  if (!std::is_sorted(d.calls.begin(), d.calls.end(), call_order))
-    std::sort(d.calls.begin(), d.calls.end(), call_order);
 }
 
 }  // namespace orrery
