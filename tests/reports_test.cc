@@ -31,7 +31,8 @@ struct HandRun {  // measured = replayed unless a test changes one
   std::vector<StepTimes> times() {
     Replay r;
     replay(m.g, r);
-    return step_times(m.g, r, device_times(m.g, m.g.observed_start), device_times(m.g, r.start),
+    const auto tasks = device_tasks(m.g);
+    return step_times(m.g, r, tasks, device_times(m.g, tasks, m.g.observed_start), device_times(m.g, tasks, r.start),
                       *select_steps(m.g, {}));
   }
   ClassTimes classes() {
@@ -259,7 +260,7 @@ TEST(Breakdown, UnionsNotSums) {
   run.m.task(NodeKind::memcpy, 3, 50, 80);
   run.m.step(0, 0, 200);
   expect_classes(run.classes(), 100, 0, 0, 100, 30);
-  const auto device = device_times(run.m.g, run.m.g.observed_start);
+  const auto device = device_times(run.m.g, device_tasks(run.m.g), run.m.g.observed_start);
   EXPECT_EQ(covered(device[0].busy, 0, 200), 130);
 }
 
@@ -364,12 +365,29 @@ TEST(Steps, UnknownNumbersAreRefusedWithTheListOfKnownOnes) {
   EXPECT_EQ(select_steps(ExecGraph{}, {1}).error().line(), "--steps: no step 1 in the input (the steps are none)");
 }
 
+// A collective that met its peers: it arrives at 10, waits until 40 and transfers until 60: 50 of communication, one
+// task.
+TEST(Breakdown, ACollectiveInTwoNodesIsOneTask) {
+  HandRun run;
+  const OpId source{3};
+  const NodeId arrival = run.m.add(NodeKind::comm, 1, 0, {root(10)}, source, true);
+  const NodeId meeting = run.m.add(NodeKind::rendezvous, 0, 0, {{arrival, EdgeKind::collective, 0}, root(40)});
+  run.m.add(NodeKind::comm, 1, 20, {{meeting, EdgeKind::collective, 0}}, source);
+  run.m.step(0, 0, 100);
+  expect_classes(run.classes(), 0, 0, 50, 50, 0);
+  EXPECT_EQ(run.times().at(0).measured_makespan, 50);
+  const auto tasks = device_tasks(run.m.g);
+  ASSERT_EQ(tasks.size(), 1u);
+  EXPECT_EQ(observed_time(run.m.g, tasks[0]), 50);
+}
+
 // ---- idle ----
 
 IdleTimes idle_of(GraphMaker& m) {
   Replay r;
   replay(m.g, r);
-  return idle_times(m.g, r, device_times(m.g, r.start), *select_steps(m.g, {})).at(0);
+  const auto tasks = device_tasks(m.g);
+  return idle_times(m.g, r, tasks, device_times(m.g, tasks, r.start), *select_steps(m.g, {})).at(0);
 }
 Ns of(const IdleTimes& t, IdleCause c) { return t.by_cause[static_cast<std::size_t>(c)]; }
 
@@ -448,11 +466,12 @@ TEST(Idle, CausesAddUpToTheIdleTimeOfTheBreakdown) {
     GraphMaker m = random_job(random, 10 + k);
     Replay r;
     replay(m.g, r);
-    const auto device = device_times(m.g, r.start);
+    const auto tasks = device_tasks(m.g);
+    const auto device = device_times(m.g, tasks, r.start);
     const auto rows = *select_steps(m.g, {});
-    const IdleTimes t = idle_times(m.g, r, device, rows).at(0);
+    const IdleTimes t = idle_times(m.g, r, tasks, device, rows).at(0);
     Ns idle = 0, sum = 0;
-    for (const StepTimes& s : step_times(m.g, r, device, device, rows)) idle += s.replayed_classes.idle();
+    for (const StepTimes& s : step_times(m.g, r, tasks, device, device, rows)) idle += s.replayed_classes.idle();
     for (Ns x : t.by_cause) sum += x;
     ASSERT_EQ(t.idle, idle) << "job " << k;
     ASSERT_EQ(sum, idle) << "job " << k;
@@ -585,7 +604,8 @@ TEST(GpuBusy, ShareOfEachMillisecond) {
   m.task(NodeKind::comm, 1, 2'400'000, 900'000);
   m.step(0, 0, 2'500'000);
   const Replay r = m.observe();
-  const auto device = device_times(m.g, r.start);
+  const auto tasks = device_tasks(m.g);
+  const auto device = device_times(m.g, tasks, r.start);
   const Json j = json_of(gpu_busy_section(m.g, r, device, device, *select_steps(m.g, {})));
   ASSERT_EQ(j.size(), 1u);
   EXPECT_EQ(j[0]["rank"], 0);
@@ -625,7 +645,7 @@ TEST(Collectives, GroupedByGroupOperationAndSize) {
   traces.ranks.push_back(std::move(a.t));
   traces.ranks.push_back(std::move(b.t));
 
-  const Json j = json_of(collectives_section(traces, m.g));
+  const Json j = json_of(collectives_section(traces, m.g, device_tasks(m.g)));
   ASSERT_EQ(j.size(), 5u);
   EXPECT_EQ(j[0]["group"], "TENSOR_PARALLEL");
   EXPECT_EQ(j[0]["op"], "allreduce");
@@ -658,7 +678,7 @@ TEST(Collectives, CountAddsUpOverProcessGroups) {
     for (std::uint32_t n = 0; n < (r == 1 ? 3u : 5u); ++n) m.task(NodeKind::comm, 1, n * 10, 5, k, r);
     traces.ranks.push_back(std::move(t.t));
   }
-  const Json j = json_of(collectives_section(traces, m.g));
+  const Json j = json_of(collectives_section(traces, m.g, device_tasks(m.g)));
   ASSERT_EQ(j.size(), 1u);
   EXPECT_EQ(j[0]["count"], 10);
   EXPECT_EQ(j[0]["kernels"], 18);

@@ -63,7 +63,8 @@ struct Span {
   }
 };
 
-void add_makespans(const ExecGraph& g, const Replay& r, std::vector<StepTimes>& times) {
+void add_makespans(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks,
+                   std::vector<StepTimes>& times) {
   // The chosen steps of each rank by begin; a rank's steps do not overlap.
   std::vector<std::vector<std::size_t>> of_rank(g.ranks.size());
   for (std::size_t k = 0; k < times.size(); ++k) of_rank[g.steps[times[k].step].rank].push_back(k);
@@ -72,17 +73,16 @@ void add_makespans(const ExecGraph& g, const Replay& r, std::vector<StepTimes>& 
     std::sort(rows.begin(), rows.end(), [&](std::size_t a, std::size_t b) { return begin_of(a) < begin_of(b); });
 
   std::vector<Span> measured(times.size()), replayed(times.size());
-  for (std::uint32_t i = 0; i < g.size(); ++i) {
-    if (g.kind[i] == NodeKind::host || g.kind[i] == NodeKind::stall || g.kind[i] == NodeKind::rendezvous) continue;
-    const Ns t = launch_time(g, i);
-    const auto& rows = of_rank[g.rank[i]];
+  for (const DeviceTask& task : tasks) {
+    const Ns t = launch_time(g, task.first);
+    const auto& rows = of_rank[g.rank[task.first]];
     const auto after =
         std::upper_bound(rows.begin(), rows.end(), t, [&](Ns x, std::size_t k) { return x < begin_of(k); });
     if (after == rows.begin()) continue;
     const std::size_t k = *(after - 1);
     if (t >= g.steps[times[k].step].end) continue;
-    measured[k].add(g.observed_start[i], observed_end(g, i));
-    replayed[k].add(r.start[i], r.end[i]);
+    measured[k].add(g.observed_start[task.first], observed_end(g, task.last));
+    replayed[k].add(r.start[task.first], r.end[task.last]);
   }
   for (std::size_t k = 0; k < times.size(); ++k) {
     if (measured[k].last < measured[k].first) continue;
@@ -108,8 +108,9 @@ ClassTimes class_times(const DeviceTime& d, Ns begin, Ns end) {
   return t;
 }
 
-std::vector<StepTimes> step_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTime>& measured,
-                                  const std::vector<DeviceTime>& replayed, const StepRows& rows) {
+std::vector<StepTimes> step_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks,
+                                  const std::vector<DeviceTime>& measured, const std::vector<DeviceTime>& replayed,
+                                  const StepRows& rows) {
   std::vector<StepTimes> out;
   for (std::uint32_t row : rows) {
     const Step& s = g.steps[row];
@@ -122,7 +123,7 @@ std::vector<StepTimes> step_times(const ExecGraph& g, const Replay& r, const std
     t.replayed_classes = class_times(replayed[s.rank], w.begin, w.end);
     out.push_back(t);
   }
-  add_makespans(g, r, out);
+  add_makespans(g, r, tasks, out);
   return out;
 }
 

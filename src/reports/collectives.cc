@@ -171,7 +171,7 @@ struct Row {
 
 }  // namespace
 
-Section collectives_section(const TraceSet& traces, const ExecGraph& g) {
+Section collectives_section(const TraceSet& traces, const ExecGraph& g, const std::vector<DeviceTask>& tasks) {
   std::map<Key, Row> rows;
   std::vector<std::vector<CommOp>> ops(g.ranks.size());
   std::vector<std::uint8_t> have_ops(g.ranks.size(), 0);
@@ -183,7 +183,8 @@ Section collectives_section(const TraceSet& traces, const ExecGraph& g) {
   };
   std::map<Small, Seen> seen;
 
-  for (std::uint32_t i = 0; i < g.size(); ++i) {
+  for (const DeviceTask& task : tasks) {
+    const std::uint32_t i = task.first;
     const GraphRank& rank = g.ranks[g.rank[i]];
     if (g.kind[i] != NodeKind::comm || rank.trace >= traces.ranks.size()) continue;
     const RankTrace& t = traces.ranks[rank.trace];
@@ -221,7 +222,7 @@ Section collectives_section(const TraceSet& traces, const ExecGraph& g) {
     }
     ++*it->second.kernels;
     ++it->second.row->kernels;
-    it->second.row->ns += g.duration[i];
+    it->second.row->ns += observed_time(g, task);
   }
 
   std::vector<std::pair<const Key*, const Row*>> order;

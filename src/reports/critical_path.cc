@@ -107,9 +107,7 @@ std::vector<NodeId> nodes_of(const CriticalPath& path) {
 }
 
 std::vector<OpId> host_owner(const ExecGraph& g) {
-  std::uint32_t lanes = 0;
-  for (const GraphRank& rank : g.ranks) lanes = std::max(lanes, rank.first_lane + rank.lanes);
-  std::vector<std::vector<OpId>> open(lanes);
+  std::vector<std::vector<OpId>> open(lane_count(g));
   std::vector<OpId> owner(g.size(), kNoOp);
   for (std::uint32_t i = 0; i < g.size(); ++i) {
     if (g.kind[i] != NodeKind::host) continue;

@@ -1,5 +1,4 @@
-#include <algorithm>
-
+#include "reports/names.h"
 #include "reports/reports.h"
 
 namespace orrery {
@@ -51,14 +50,33 @@ Intervals merge_runs(std::vector<Intervals> runs) {
 
 }  // namespace
 
-std::vector<DeviceTime> device_times(const ExecGraph& g, const std::vector<Ns>& start) {
-  std::uint32_t lanes = 0;
-  for (const GraphRank& rank : g.ranks) lanes = std::max(lanes, rank.first_lane + rank.lanes);
-  std::vector<Run> runs(std::size_t{lanes} * classes);
+std::vector<DeviceTask> device_tasks(const ExecGraph& g) {
+  std::vector<DeviceTask> out;
+  std::vector<std::uint32_t> arrived(lane_count(g), kNone);  // by stream: the arrival whose transfer is to come
   for (std::uint32_t i = 0; i < g.size(); ++i) {
-    const int c = class_of(g.kind[i]);
-    if (c == classes) continue;
-    runs[std::size_t{g.lane[i]} * classes + static_cast<std::size_t>(c)].add(start[i], start[i] + g.duration[i]);
+    if (class_of(g.kind[i]) == classes) continue;
+    if (g.kind[i] != NodeKind::comm) {
+      out.push_back({i, i});
+      continue;
+    }
+    std::uint32_t& first = arrived[g.lane[i]];
+    if (g.at_begin[i]) {
+      first = i;
+      continue;
+    }
+    out.push_back({first != kNone && g.source[first] == g.source[i] ? first : i, i});
+    first = kNone;
+  }
+  return out;
+}
+
+std::vector<DeviceTime> device_times(const ExecGraph& g, const std::vector<DeviceTask>& tasks,
+                                     const std::vector<Ns>& start) {
+  const std::uint32_t lanes = lane_count(g);
+  std::vector<Run> runs(std::size_t{lanes} * classes);
+  for (const DeviceTask& t : tasks) {
+    const auto c = static_cast<std::size_t>(class_of(g.kind[t.last]));
+    runs[std::size_t{g.lane[t.last]} * classes + c].add(start[t.first], start[t.last] + g.duration[t.last]);
   }
 
   std::vector<DeviceTime> out(g.ranks.size());

@@ -28,10 +28,6 @@ struct Sum {
 };
 using Sums = std::map<std::string, Sum>;
 
-bool is_gpu(NodeKind k) {
-  return k == NodeKind::kernel || k == NodeKind::comm || k == NodeKind::memcpy || k == NodeKind::memset;
-}
-
 // Sums by row of each rank's names first; names are written out and merged once each.
 struct ByName {
   std::vector<std::vector<Sum>> rows;  // by rank row and StrId
@@ -66,9 +62,10 @@ struct Totals {
   Sums kernels, operators, classes, edges;
 };
 
-void add_classes(const ExecGraph& g, const Replay& r, Totals& t) {
+void add_classes(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks, Totals& t) {
   const auto rows = *select_steps(g, {});
-  const auto times = step_times(g, r, device_times(g, g.observed_start), device_times(g, r.start), rows);
+  const auto times =
+      step_times(g, r, tasks, device_times(g, tasks, g.observed_start), device_times(g, tasks, r.start), rows);
   for (std::size_t k = 0; k < times.size(); ++t.steps) {
     Ns measured = 0, replayed = 0;
     const std::int64_t number = g.steps[times[k].step].number;
@@ -102,25 +99,26 @@ Totals totals_of(const DiffSide& side) {
   const ExecGraph& g = side.build.graph;
   Totals t;
   t.ranks = static_cast<std::int64_t>(g.ranks.size());
-  add_classes(g, side.replay, t);
+  const auto tasks = device_tasks(g);
+  add_classes(g, side.replay, tasks, t);
+  t.gpu_tasks = static_cast<std::int64_t>(tasks.size());
 
   ByName kernels(side.traces, g), operators(side.traces, g);
   const std::vector<OpId> owner = host_owner(g);
   Sum between;
-  std::uint32_t lanes = 0;
-  for (const GraphRank& rank : g.ranks) lanes = std::max(lanes, rank.first_lane + rank.lanes);
+  for (const DeviceTask& task : tasks) {
+    const Ns ns = observed_time(g, task);
+    t.gpu += ns;
+    if (Sum* s = kernels.at(side.traces, g, g.rank[task.last], g.source[task.last])) {
+      s->ns += ns;
+      ++s->count;
+    }
+  }
   constexpr Ns kNever = std::numeric_limits<Ns>::min();
-  std::vector<Ns> lane_end(lanes, kNever);
+  std::vector<Ns> lane_end(lane_count(g), kNever);
   std::array<Sum, kEdgeKinds> waits{};
   for (std::uint32_t i = 0; i < g.size(); ++i) {
-    if (is_gpu(g.kind[i])) {
-      ++t.gpu_tasks;
-      t.gpu += g.duration[i];
-      if (Sum* s = kernels.at(side.traces, g, g.rank[i], g.source[i])) {
-        s->ns += g.duration[i];
-        ++s->count;
-      }
-    } else if (g.kind[i] == NodeKind::host) {
+    if (g.kind[i] == NodeKind::host) {
       t.calls += g.at_begin[i];
       t.host += g.duration[i];
       Sum* s = operators.at(side.traces, g, g.rank[i], owner[i]);

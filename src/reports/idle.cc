@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "reports/names.h"
 #include "reports/reports.h"
 
 namespace orrery {
@@ -98,16 +99,14 @@ void walk_back(const ExecGraph& g, const Replay& r, NodeId node, std::uint32_t r
 }
 
 // For each stretch of a rank's busy time, a task that starts it.
-std::vector<std::vector<NodeId>> first_tasks(const ExecGraph& g, const Replay& r,
+std::vector<std::vector<NodeId>> first_tasks(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks,
                                              const std::vector<DeviceTime>& device) {
   std::vector<std::vector<NodeId>> first(g.ranks.size());
   for (std::size_t k = 0; k < first.size(); ++k) first[k].assign(device[k].busy.size(), kNoNode);
-  std::uint32_t lanes = 0;
-  for (const GraphRank& rank : g.ranks) lanes = std::max(lanes, rank.first_lane + rank.lanes);
-  std::vector<std::size_t> cursor(lanes, 0);  // by stream: tasks come nearly in order of time
-  for (std::uint32_t i = 0; i < g.size(); ++i) {
-    if (g.kind[i] == NodeKind::host || g.kind[i] == NodeKind::stall || g.kind[i] == NodeKind::rendezvous) continue;
-    if (r.start[i] == r.end[i]) continue;
+  std::vector<std::size_t> cursor(lane_count(g), 0);  // by stream: tasks come nearly in order of time
+  for (const DeviceTask& t : tasks) {
+    const std::uint32_t i = t.first;
+    if (r.start[i] == r.end[t.last]) continue;
     const Intervals& busy = device[g.rank[i]].busy;
     std::size_t& at = cursor[g.lane[i]];
     while (at > 0 && busy[at].begin > r.start[i]) --at;
@@ -120,9 +119,9 @@ std::vector<std::vector<NodeId>> first_tasks(const ExecGraph& g, const Replay& r
 
 }  // namespace
 
-std::vector<IdleTimes> idle_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTime>& replayed,
-                                  const StepRows& rows) {
-  const auto first = first_tasks(g, r, replayed);
+std::vector<IdleTimes> idle_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks,
+                                  const std::vector<DeviceTime>& replayed, const StepRows& rows) {
+  const auto first = first_tasks(g, r, tasks, replayed);
   std::vector<IdleTimes> out(g.ranks.size());
   for (std::size_t k = 0; k < out.size(); ++k) out[k].has_device = !replayed[k].busy.empty();
   for (std::uint32_t row : rows) {

@@ -1,11 +1,19 @@
-// Names of graph nodes, and how the names of two runs are made to meet.
+// Small things that several reports ask of a graph.
 #pragma once
+#include <algorithm>
 #include <string_view>
 
 #include "data/trace.h"
 #include "graph/exec_graph.h"
 
 namespace orrery {
+
+// Graph lanes of all ranks together.
+inline std::uint32_t lane_count(const ExecGraph& g) {
+  std::uint32_t lanes = 0;
+  for (const GraphRank& rank : g.ranks) lanes = std::max(lanes, rank.first_lane + rank.lanes);
+  return lanes;
+}
 
 // The name of row `op` of the trace that belongs to rank row `rank`; "" when there is no such row.
 inline std::string_view op_name(const TraceSet& traces, const ExecGraph& g, std::uint32_t rank, OpId op) {

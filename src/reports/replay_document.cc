@@ -10,9 +10,10 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
   const auto rows = select_steps(g, options.steps);
   if (!rows) return tl::unexpected(rows.error());
 
-  const auto measured = device_times(g, g.observed_start);
-  const auto replayed = device_times(g, r.start);
-  const auto steps = step_times(g, r, measured, replayed, *rows);
+  const auto tasks = device_tasks(g);
+  const auto measured = device_times(g, tasks, g.observed_start);
+  const auto replayed = device_times(g, tasks, r.start);
+  const auto steps = step_times(g, r, tasks, measured, replayed, *rows);
   const auto paths = critical_paths(g, r, *rows);
 
   Document d;
@@ -24,10 +25,10 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
   d.sections.push_back(steps_section(g, steps));
   d.sections.push_back(ranks_section(traces, g));
   d.sections.push_back(quality_section(build.quality));
-  d.sections.push_back(idle_section(g, idle_times(g, r, replayed, *rows), steps));
+  d.sections.push_back(idle_section(g, idle_times(g, r, tasks, replayed, *rows), steps));
   d.sections.push_back(stragglers_section());
   d.sections.push_back(critical_path_section(traces, g, paths));
-  d.sections.push_back(collectives_section(traces, g));
+  d.sections.push_back(collectives_section(traces, g, tasks));
   d.sections.push_back(communication_section());
   d.sections.push_back(gpu_busy_section(g, r, measured, replayed, *rows));
   if (options.critical_path_hops) d.sections.push_back(critical_path_hops_section(traces, g, r, paths));

@@ -34,6 +34,14 @@ Window replayed_window(const Replay& r, const Step& s);
 
 // ---- when the device works (device_time.cc) ----
 
+// A GPU task: one node, or two of one source where it meets other ranks: it arrives (`first`, at_begin = 1, no
+// duration), then it transfers (`last`). It starts with the first and ends with the last.
+struct DeviceTask {
+  std::uint32_t first = 0, last = 0;
+};
+// In the order of nodes; stalls are none.
+std::vector<DeviceTask> device_tasks(const ExecGraph& g);
+
 struct DeviceTime {  // one rank, unions over all its streams
   Intervals compute, comm, memory;
   Intervals both;    // compute and comm
@@ -41,9 +49,9 @@ struct DeviceTime {  // one rank, unions over all its streams
   Intervals busy;    // any of the three
 };
 
-// By row of ExecGraph::ranks. `start` holds one time per node: ExecGraph::observed_start or Replay::start. Stalls are
-// not work.
-std::vector<DeviceTime> device_times(const ExecGraph& g, const std::vector<Ns>& start);
+// By row of ExecGraph::ranks. `start` holds one time per node: ExecGraph::observed_start or Replay::start.
+std::vector<DeviceTime> device_times(const ExecGraph& g, const std::vector<DeviceTask>& tasks,
+                                     const std::vector<Ns>& start);
 
 // ---- classes of time (breakdown.cc) ----
 
@@ -61,8 +69,9 @@ struct StepTimes {         // one step of one rank, ns
   // First start to last end of the GPU tasks launched in the step; -1 when there are none.
   Ns measured_makespan = -1, replayed_makespan = -1;
 };
-std::vector<StepTimes> step_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTime>& measured,
-                                  const std::vector<DeviceTime>& replayed, const StepRows& rows);
+std::vector<StepTimes> step_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks,
+                                  const std::vector<DeviceTime>& measured, const std::vector<DeviceTime>& replayed,
+                                  const StepRows& rows);
 Section steps_section(const ExecGraph& g, const std::vector<StepTimes>& times);
 Section summary_section(const ExecGraph& g, const std::vector<StepTimes>& times);
 
@@ -81,8 +90,8 @@ struct IdleTimes {  // one rank, ns, in the replayed run, inside the chosen step
   Ns idle = 0;                  // the sum of by_cause
   bool has_device = false;      // the rank ran GPU tasks at all
 };
-std::vector<IdleTimes> idle_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTime>& replayed,
-                                  const StepRows& rows);
+std::vector<IdleTimes> idle_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks,
+                                  const std::vector<DeviceTime>& replayed, const StepRows& rows);
 Section idle_section(const ExecGraph& g, const std::vector<IdleTimes>& times, const std::vector<StepTimes>& steps);
 
 // ---- what the step's time was made of (critical_path.cc) ----
@@ -120,7 +129,7 @@ Section gpu_busy_section(const ExecGraph& g, const Replay& r, const std::vector<
 
 Section ranks_section(const TraceSet& traces, const ExecGraph& g);
 Section stragglers_section();  // empty until ranks are joined
-Section collectives_section(const TraceSet& traces, const ExecGraph& g);
+Section collectives_section(const TraceSet& traces, const ExecGraph& g, const std::vector<DeviceTask>& tasks);
 Section communication_section();  // empty until ranks are joined
 
 // ---- whole documents ----
@@ -149,7 +158,10 @@ std::string diff_name(std::string_view name);
 inline double to_ms(Ns t) { return static_cast<double>(t) / 1e6; }
 // 100 * part / whole; null when whole is 0.
 Cell percent(double part, double whole);
-// The measured end of a node's time.
+// The measured end of a node, and the measured time of a task.
 inline Ns observed_end(const ExecGraph& g, std::uint32_t node) { return g.observed_start[node] + g.duration[node]; }
+inline Ns observed_time(const ExecGraph& g, const DeviceTask& t) {
+  return observed_end(g, t.last) - g.observed_start[t.first];
+}
 
 }  // namespace orrery
