@@ -42,6 +42,12 @@ void ExecGraph::clear() {
   steps.clear();
 }
 
+void refresh_queue_lags(ExecGraph& g) {
+  for (std::uint32_t e = 0; e < g.edges(); ++e) {
+    if (g.pred_kind[e] == EdgeKind::queue) g.pred_lag[e] = -g.duration[raw(g.pred[e])];
+  }
+}
+
 namespace {
 
 // A cycle of inferred edges: of the nodes not placed yet the earliest goes first, its open edges are dropped later.

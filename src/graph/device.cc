@@ -17,6 +17,8 @@ constexpr Ns kCallCost = 5'000;
 constexpr Ns kDefaultStall = 50'000;
 constexpr std::size_t kEnough = 3;  // samples that make a constant of their own
 constexpr std::uint32_t kQueueDepth = 1024;
+constexpr std::uint32_t kFullFrom = 1000;  // a queue deeper than this is taken for full
+constexpr Ns kClockTolerance = 2'000;
 
 constexpr std::size_t row(EdgeKind k) { return static_cast<std::size_t>(k); }
 
@@ -220,26 +222,44 @@ class DeviceEdges {
     if (!follows) d.add_edge(kNone, t.node, EdgeKind::root, t.start - d.trace->window_start);
   }
 
-  // A launch blocks while about 1,024 tasks of its stream are queued. An edge is only set where the times allow it.
+  // A launch blocks while about 1,024 tasks of its stream have not started: it returns when the task that many places
+  // ahead starts (measured: 1,021 to 1,024). The deepest queue seen tells the number where the queue was ever full.
   void queue_edges() {
     if (!d.enabled(EdgeKind::queue)) return;
+    std::uint32_t deepest = 0;
     for (const StreamRow& s : d.streams) {
-      for (std::uint32_t i = s.first_task + kQueueDepth; i < s.first_task + s.tasks; ++i) {
+      for (std::uint32_t i = s.first_task + kFullFrom; i < s.first_task + s.tasks; ++i) {
         const Task& t = d.tasks[i];
-        const Task& slot = d.tasks[i - kQueueDepth];
+        if (t.call == kNone || d.tasks[i - kFullFrom].start <= d.calls[t.call].end) continue;
+        const auto first = d.tasks.begin() + s.first_task;
+        const auto started = std::upper_bound(first, first + (i - s.first_task), d.calls[t.call].end,
+                                              [](Ns at, const Task& other) { return at < other.start; });
+        deepest = std::max(deepest, i - s.first_task - static_cast<std::uint32_t>(started - first));
+      }
+    }
+    if (deepest > kQueueDepth + kQueueDepth / 8) {
+      d.notes.add("queue-depth-unknown", Severity::info, 1, {},
+                  "over 1,150 tasks were queued on one stream: no launch-queue edges (not CUDA's usual depth)");
+      return;
+    }
+    const std::uint32_t depth = deepest == 0 ? kQueueDepth : deepest + 1;
+    for (const StreamRow& s : d.streams) {
+      for (std::uint32_t i = s.first_task + depth; i < s.first_task + s.tasks; ++i) {
+        const Task& t = d.tasks[i];
+        const Task& slot = d.tasks[i - depth];
         if (t.call == kNone || d.calls[t.call].tasks != 1) continue;
         const CallRow& call = d.calls[t.call];
-        if (slot.end > call.end + 2'000) {
+        if (slot.start > call.end + kClockTolerance) {
           ++d.quality.dropped[row(EdgeKind::queue)];
           continue;
         }
-        const std::uint32_t n = call.end_node;
-        if (slot.end > call.begin) {  // it did block: the wait is not the host's time
-          const Ns end = d.observed_end(n);
-          d.node[n].duration = std::max<Ns>(0, end - std::max(slot.end, d.node[n].observed_start));
-          d.node[n].observed_start = end - d.node[n].duration;
+        DraftNode& n = d.node[call.end_node];
+        const Ns end = n.observed_start + n.duration;
+        if (slot.start > n.observed_start) {  // it did block: the wait is not the host's time
+          n.duration = std::max<Ns>(0, end - slot.start);
+          n.observed_start = end - n.duration;
         }
-        d.add_edge(slot.node, n, EdgeKind::queue, 0);
+        d.add_edge(slot.node, call.end_node, EdgeKind::queue, slot.start - slot.end);
       }
     }
   }

@@ -97,6 +97,10 @@ struct ExecGraph {
   void clear();  // keeps the buffers
 };
 
+// A place in the launch queue is free when a task starts, so the lag of a queue edge is the task's duration, negative.
+// To be called after durations were changed.
+void refresh_queue_lags(ExecGraph& g);
+
 // Structure only: sizes agree, predecessors smaller than their node, durations >= 0, every node has a predecessor or
 // a root edge. The error names the first offending node.
 Status check(const ExecGraph& g);
