@@ -119,9 +119,9 @@ struct RowBlock {
   std::vector<LaneName> names;
 
   std::uint64_t events = 0;
-  std::uint64_t phases = 0;                  // elements that had a "ph"
-  std::uint64_t short_fractions = 0;         // times with one or two decimals
-  std::uint64_t zero_padded = 0;             // times with two or more decimals that end in 0
+  std::uint64_t phases = 0;           // elements that had a "ph"
+  std::uint64_t short_fractions = 0;  // times with one or two decimals
+  std::uint64_t zero_padded = 0;      // times with two or more decimals that end in 0
   Tallies tallies;
 
   void clear();  // keeps the memory
