@@ -182,7 +182,7 @@ void note_text(const TraceText& text, const ByteSource& source, const KinetoOpti
                 "the file was not cut: something was written behind it; only the first document is used");
       break;
   }
-  auto skipped = [&](const SkippedText& s, std::string_view name, std::string_view advice) {
+  auto skipped = [&](const SkippedText& s, std::string_view name, const std::string& advice) {
     if (s.count == 0) return;
     notes.add(name, Severity::data_loss, s.count,
               place(options, s.first_offset) + (s.first_what.empty() ? "" : ": " + s.first_what) + ": " +
@@ -190,7 +190,8 @@ void note_text(const TraceText& text, const ByteSource& source, const KinetoOpti
               advice);
   };
   skipped(text.malformed, "malformed-event", "skipped up to the next event, as --recover asks");
-  skipped(text.too_long, "event-too-long", "events of more than 64 MiB are skipped");
+  skipped(text.too_long, "event-too-long",
+          "events of more than " + std::to_string(options.largest_event >> 20) + " MiB are skipped");
   if (!text.metadata_too_long.empty())
     notes.add("metadata-too-long", Severity::warning, 1, text.metadata_too_long,
               "a metadata value of over 64 MiB was skipped");
@@ -210,6 +211,7 @@ tl::expected<RankTrace, KinetoError> read_kineto(ByteSource& source, const std::
   trace.file = file;
   TraceText::Options text_options;
   text_options.window_bytes = options.window_bytes;
+  text_options.largest_event = options.largest_event;
   text_options.recover = options.recover;
   text_options.engine = options.engine;
   TraceText text(source, text_options);

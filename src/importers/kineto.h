@@ -17,6 +17,7 @@ struct KinetoOptions {
   unsigned threads = 1;
   bool recover = false;
   std::size_t window_bytes = std::size_t{1} << 20;
+  std::size_t largest_event = std::size_t{64} << 20;  // longer ones are skipped, and counted
   JsonSplitter::Engine engine = JsonSplitter::Engine::best;
   std::function<void(std::uint64_t taken)> progress;  // compressed bytes taken so far; called from one thread at a time
   std::function<Result<SourcePtr>()> reopen;  // the same source again, to find the line of an error; may be empty

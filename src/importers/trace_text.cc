@@ -354,7 +354,7 @@ bool TraceText::events(EventWindow& window, bool& have) {
     if (source_ended_) return check_cut_element(window, filled, true);
     if (window.capacity >= kSuspicious && !check_cut_element(window, filled, false)) return false;
     if (window.capacity < options_.largest_event) {
-      window.grow(window.capacity * 2, filled);
+      window.grow(std::min(window.capacity * 2, options_.largest_event), filled);
       continue;
     }
     dropping_ = true;
@@ -486,7 +486,7 @@ bool TraceText::events_carefully(EventWindow& window, bool& have) {
     } else if (source_ended_) {
       return check_cut_element(window, filled, true);
     } else if (window.capacity < options_.largest_event) {
-      window.grow(window.capacity * 2, filled);
+      window.grow(std::min(window.capacity * 2, options_.largest_event), filled);
     } else {
       note_skipped(too_long, base + start - 1, "", {text + start, filled - start});
       skipping_ = true;
