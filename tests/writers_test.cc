@@ -223,6 +223,17 @@ TEST(TextWriter, SparklinesStandUnderEachOther) {
             "           replayed  ##\n"
             "  rank 10  measured  #\n"
             "           replayed  n/a\n");
+  s.table.columns.insert(s.table.columns.begin() + 1, {.key = "measured_pct", .digits = 1});
+  s.table.rows[0].insert(s.table.rows[0].begin() + 1, 66.7);
+  s.table.rows[1].insert(s.table.rows[1].begin() + 1, std::monostate{});
+  d.sections = {s};
+  EXPECT_EQ(to_text(d, {.unicode = false}),
+            "GPU busy\n"
+            "  rank 0   measured  66.7%  # #\n"
+            "           replayed         ##\n"
+            "  rank 10  measured    n/a  #\n"
+            "           replayed         n/a\n");
+  s.table.columns.erase(s.table.columns.begin() + 1);
   s.table.rows = {{std::int64_t{0}, std::vector<double>(100, 1.0), std::vector<double>(98, 1.0)}};
   d.sections = {s};
   EXPECT_EQ(to_text(d, {.width = 63, .unicode = false}),

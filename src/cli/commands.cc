@@ -44,7 +44,7 @@ std::vector<Command> make_commands() {
        .when_incomplete = "the input was truncated or data were lost; what could be read is answered",
        .examples = {{"How well is the sample job reproduced?", "orrery replay samples/gpt-tp2-pp2-dp2"},
                     {"Look at one step of the replayed run in Perfetto:",
-                     "orrery replay samples/gpt-tp2-pp2-dp2 --steps 1 --export replayed.json.gz"},
+                     "orrery replay samples/gpt-tp2-pp2-dp2 --steps 5 --export replayed.json.gz"},
                     {"The iteration time alone, for a script:",
                      "orrery replay samples/gpt-tp2-pp2-dp2 --json | jq .summary.iteration_replayed_ms"}},
        .run = run_replay},

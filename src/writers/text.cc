@@ -243,38 +243,56 @@ void add_single(std::string& out, const Section& s, const std::vector<std::size_
   }
 }
 
-// Lists stand under each other, so that the eye compares them:
-//   rank 0  measured  ▁▃█▇
-//           replayed  ▁▃▇▇
-void add_sparklines(std::string& out, const Section& s, const std::vector<std::size_t>& labels,
+// Lists stand under each other, so that the eye compares them; the column "x_pct" stands beside the list "x":
+//   rank 0  measured  96.2%  ▁▃█▇
+//           replayed  96.1%  ▁▃▇▇
+void add_sparklines(std::string& out, const Section& s, std::vector<std::size_t> labels,
                     const std::vector<std::size_t>& lists, std::size_t rows, const TextStyle& style) {
-  std::vector<std::string> names;
-  std::size_t name_width = 0, title_width = 0, longest = 0;
+  const auto& columns = s.table.columns;
+  std::vector<std::size_t> percent(lists.size(), columns.size());
+  for (std::size_t k = 0; k < lists.size(); ++k) {
+    const auto is_percent = [&](std::size_t c) { return columns[c].key == columns[lists[k]].key + "_pct"; };
+    const auto found = std::find_if(labels.begin(), labels.end(), is_percent);
+    if (found == labels.end()) continue;
+    percent[k] = *found;
+    labels.erase(found);
+  }
+  const auto cell_text = [&](std::size_t r, std::size_t c) {
+    return std::visit(CellToText{columns[c].digits}, c < s.table.rows[r].size() ? s.table.rows[r][c] : Cell{});
+  };
+
+  struct Line {
+    std::string name, title, percent;
+    const std::vector<double>* list;
+  };
+  std::vector<Line> lines;
+  std::size_t name_width = 0, title_width = 0, percent_width = 0, longest = 0;
   for (std::size_t r = 0; r < rows; ++r) {
     std::string name;
     for (const std::size_t c : labels) {
-      const Cell cell = c < s.table.rows[r].size() ? s.table.rows[r][c] : Cell{};
-      if (!name.empty()) name += "  ";
-      name += title_of(s.table.columns[c]) + ' ' + std::visit(CellToText{s.table.columns[c].digits}, cell);
+      name += (name.empty() ? "" : "  ") + title_of(columns[c]) + ' ' + cell_text(r, c);
     }
-    name_width = std::max(name_width, width_of(name));
-    names.push_back(std::move(name));
-    for (const std::size_t c : lists) {
-      title_width = std::max(title_width, width_of(title_of(s.table.columns[c])));
-      if (const auto* v = list_at(s, r, c)) longest = std::max(longest, v->size());
+    for (std::size_t k = 0; k < lists.size(); ++k) {
+      lines.push_back({k == 0 ? name : "", title_of(columns[lists[k]]), "", list_at(s, r, lists[k])});
+      Line& line = lines.back();
+      if (percent[k] < columns.size()) {
+        const std::string share = cell_text(r, percent[k]);
+        line.percent = share == "n/a" ? "n/a  " : share + "%  ";
+      }
+      name_width = std::max(name_width, width_of(line.name));
+      title_width = std::max(title_width, width_of(line.title));
+      percent_width = std::max(percent_width, width_of(line.percent));
+      if (line.list) longest = std::max(longest, line.list->size());
     }
   }
-  const std::size_t used = name_width + title_width + 3 * kGap;
+  const std::size_t used = name_width + title_width + percent_width + 3 * kGap;
   const std::size_t marks = style.width > used + kLeastText ? style.width - used : kLeastText;
   // The same number of values a mark in every line: equal times stand above each other.
   const std::size_t each = std::max<std::size_t>(1, (longest + marks - 1) / marks);
-  for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t k = 0; k < lists.size(); ++k) {
-      const auto* v = list_at(s, r, lists[k]);
-      const std::string line = v ? sparkline(*v, each, style.unicode) : "n/a";
-      out += fmt::format("  {}  {}  {}\n", padded(k == 0 ? names[r] : "", name_width, false),
-                         padded(title_of(s.table.columns[lists[k]]), title_width, false), line);
-    }
+  for (const Line& line : lines) {
+    out += fmt::format("  {}  {}  {}{}\n", padded(line.name, name_width, false), padded(line.title, title_width, false),
+                       padded(line.percent, percent_width, true),
+                       line.list ? sparkline(*line.list, each, style.unicode) : "n/a");
   }
   if (each > 1) out += fmt::format("  (each mark is the mean of {} values)\n", each);
 }
