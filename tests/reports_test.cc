@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "importers/importers.h"
 #include "reference/graph_maker.h"
+#include "synthesis/synthetic_job.h"
 #include "writers/json.h"
 
 namespace orrery {
@@ -48,6 +51,8 @@ void expect_classes(const ClassTimes& t, Ns exposed_compute, Ns overlapped, Ns e
   EXPECT_EQ(t.other, other);
   EXPECT_EQ(t.memory, memory);
 }
+
+Ns of(const IdleTimes& t, IdleCause c) { return t.by_cause[static_cast<std::size_t>(c)]; }
 
 // One rank's trace: rows in the order added; OpId k is the k-th.
 struct TraceMaker {
@@ -381,6 +386,49 @@ TEST(Breakdown, ACollectiveInTwoNodesIsOneTask) {
   EXPECT_EQ(observed_time(run.m.g, tasks[0]), 50);
 }
 
+// The job of the sample, made up with rendezvous between its ranks: its maker sums the classes by itself while it
+// plays.
+TEST(Breakdown, ClassesOfAMadeUpJobAreItsTruth) {
+  SyntheticJob job;
+  job.layers = 2;
+  job.hidden = 256;
+  job.seq_length = 256;
+  const auto made = run_job(job);
+  ASSERT_TRUE(made.has_value()) << made.error().line();
+  const ExecGraph& g = made->graph;
+  ASSERT_TRUE(check(g).has_value()) << check(g).error().line();
+  const auto rows = *select_steps(g, {});
+  ASSERT_EQ(rows.size(), 16u);  // 8 ranks, 2 steps
+  const auto tasks = device_tasks(g);
+  const auto device = device_times(g, tasks, made->replay.start);
+  Ns idle = 0;
+  for (const StepTimes& t : step_times(g, made->replay, tasks, device, device, rows)) {
+    const Step& step = g.steps[t.step];
+    const auto& steps = made->truth[step.rank].steps;
+    const auto truth =
+        std::find_if(steps.begin(), steps.end(), [&](const TrueStep& x) { return x.number == step.number; });
+    ASSERT_NE(truth, steps.end());
+    EXPECT_EQ(t.replayed, truth->duration);
+    expect_classes(t.replayed_classes, truth->exposed_compute, truth->overlapped, truth->exposed_comm, truth->other,
+                   truth->memory);
+    EXPECT_GT(truth->exposed_comm, 0);
+    idle += t.replayed_classes.idle();
+  }
+  // Ranks wait for each other inside kernels: the device is busy then, and every pause has a cause on its own rank.
+  Ns causes = 0, unexplained = 0;
+  for (const IdleTimes& t : idle_times(g, made->replay, tasks, device, rows)) {
+    for (Ns x : t.by_cause) causes += x;
+    unexplained += of(t, IdleCause::unexplained);
+  }
+  EXPECT_EQ(causes, idle);
+  EXPECT_EQ(unexplained, 0);
+  for (const CriticalPath& p : critical_paths(g, made->replay, rows)) {
+    Ns sum = 0;
+    for (const Hop& h : p.hops) sum += h.wait + h.run;
+    EXPECT_EQ(sum, p.length);
+  }
+}
+
 // ---- idle ----
 
 IdleTimes idle_of(GraphMaker& m) {
@@ -389,7 +437,6 @@ IdleTimes idle_of(GraphMaker& m) {
   const auto tasks = device_tasks(m.g);
   return idle_times(m.g, r, tasks, device_times(m.g, tasks, r.start), *select_steps(m.g, {})).at(0);
 }
-Ns of(const IdleTimes& t, IdleCause c) { return t.by_cause[static_cast<std::size_t>(c)]; }
 
 // Step 0..200. Kernel 1 (launched at 10, latency 6) runs 16..46; a stream lag of 2, kernel 2 runs 48..78. The host
 // synchronises: back at 81 (3 later), works until 100, launches; kernel 3 runs 106..126, then nothing.
@@ -596,22 +643,26 @@ TEST(CriticalPath, OwnersSurviveAChildThatOutlivesItsParent) {
 
 // ---- GPU busy ----
 
-// Step 0..2.5 ms: three bins; the kernel 0.5..1.25 overlaps itself on another stream, the last runs over the end.
+// Step 0..2.5 ms: two bins and a half; the kernel 0.5..1.25 overlaps itself on another stream, the last one runs over
+// the end. Then a step of 1 ms, half of it busy: the two make 1.35 of 3.5 ms.
 TEST(GpuBusy, ShareOfEachMillisecond) {
   GraphMaker m;
   m.task(NodeKind::kernel, 1, 500'000, 750'000);
   m.task(NodeKind::memcpy, 2, 500'000, 750'000);
   m.task(NodeKind::comm, 1, 2'400'000, 900'000);
-  m.step(0, 0, 2'500'000);
+  m.task(NodeKind::kernel, 1, 4'200'000, 500'000);
+  m.step(1, 0, 2'500'000);
+  m.step(2, 4'000'000, 5'000'000);
   const Replay r = m.observe();
-  const auto tasks = device_tasks(m.g);
-  const auto device = device_times(m.g, tasks, r.start);
+  const auto device = device_times(m.g, device_tasks(m.g), r.start);
   const Json j = json_of(gpu_busy_section(m.g, r, device, device, *select_steps(m.g, {})));
   ASSERT_EQ(j.size(), 1u);
   EXPECT_EQ(j[0]["rank"], 0);
-  EXPECT_EQ(j[0]["measured"], (Json{0.5, 0.25, 0.6}));
-  EXPECT_EQ(j[0]["replayed"], (Json{0.5, 0.25, 0.6}));
-  EXPECT_DOUBLE_EQ(j[0]["measured_pct"], 34);  // 0.85 of 2.5 ms
+  EXPECT_EQ(j[0]["measured"], (Json{0.5, 0.25, 0.2, 0.5}));
+  EXPECT_EQ(j[0]["replayed"], j[0]["measured"]);
+  EXPECT_NEAR(j[0]["measured_pct"].get<double>(), 135 / 3.5, 1e-5);
+  const Json second = json_of(gpu_busy_section(m.g, r, device, device, *select_steps(m.g, {2})));
+  EXPECT_EQ(second[0]["measured"], (Json{0.5}));
 }
 
 // ---- collectives ----
@@ -813,6 +864,68 @@ TEST(ReplayDocument, RefusesAStepThatDoesNotExist) {
   ASSERT_FALSE(d.has_value());
   EXPECT_EQ(d.error().line(), "--steps: no step 3 in the input (the steps are 0)");
 }
+
+// ---- simulated jobs with known truth ----
+
+// The whole way from files to the document, against what the simulator itself summed up.
+void expect_truth(const std::string& set) {
+  const std::string dir = std::string(ORRERY_SOURCE_DIR) + "/../shared/data/oracle/" + set + "/base";
+  std::ifstream file(dir + "/truth.json");
+  if (!file) GTEST_SKIP() << dir << " is absent";
+  const Json truth = Json::parse(file);
+  const auto traces = import_traces({dir});
+  ASSERT_TRUE(traces.has_value()) << traces.error().line();
+  const auto build = build_graph(*traces);
+  ASSERT_TRUE(build.has_value()) << build.error().line();
+  const ExecGraph& g = build->graph;
+  const Status sound = check(g);
+  ASSERT_TRUE(sound.has_value()) << sound.error().line();
+  Replay r;
+  replay(g, r);
+  const auto document = replay_document(*traces, *build, r);
+  ASSERT_TRUE(document.has_value());
+  const Json j = Json::parse(to_json(*document));
+
+  EXPECT_NEAR(j["summary"]["iteration_measured_ms"], truth["iteration_ms"], 0.001);
+  const Json& first = truth["steps"][0];
+  std::size_t compared = 0;
+  for (const Json& row : j["steps"]) {
+    if (row["step"] != first) continue;
+    const Json& t = truth["breakdown"][std::to_string(row["rank"].get<int>())];
+    const Json& m = row["measured"];
+    EXPECT_NEAR(row["measured_ms"], t["step_ms"], 0.0002);
+    EXPECT_NEAR(m["exposed_compute_ms"], t["exposed_compute_ms"], 0.0002);
+    EXPECT_NEAR(m["overlapped_ms"], t["overlapped_ms"], 0.0002);
+    EXPECT_NEAR(m["exposed_comm_ms"], t["exposed_comm_ms"], 0.0002);
+    EXPECT_NEAR(m["memory_ms"], t["exposed_memory_ms"], 0.0002);
+    EXPECT_NEAR(m["other_ms"].get<double>() - m["memory_ms"].get<double>(), t["idle_ms"], 0.0003);
+    ++compared;
+  }
+  EXPECT_EQ(compared, truth["world_size"].get<std::size_t>());
+
+  for (const Json& row : j["gpu_busy"]) {  // the first step's values come first
+    const auto t = truth["gpu_busy"].find(std::to_string(row["rank"].get<int>()));
+    if (t == truth["gpu_busy"].end()) continue;
+    ASSERT_GE(row["measured"].size(), t->size());
+    for (std::size_t k = 0; k + 1 < t->size(); ++k)
+      ASSERT_NEAR(row["measured"][k], (*t)[k], 0.0002) << "rank " << row["rank"] << ", ms " << k;
+    EXPECT_NEAR(row["measured"][t->size() - 1], t->back(), 0.02);  // of a few microseconds, in whole nanoseconds here
+  }
+
+  for (const Json& row : j["idle"]) {
+    double sum = 0;
+    for (const char* cause :
+         {"host_late_ms", "launch_ms", "sync_ms", "peer_late_ms", "dependency_ms", "unexplained_ms"})
+      sum += row[cause].get<double>();
+    EXPECT_NEAR(sum, row["idle_ms"], 1e-5);
+  }
+  double path = 0, steps = 0;
+  for (const Json& row : j["critical_path"]) path += row["ms"].get<double>();
+  steps = j["summary"]["iteration_replayed_ms"].get<double>() * static_cast<double>(truth["steps"].size());
+  EXPECT_NEAR(path, steps, 1e-3);
+}
+TEST(SimulatedJob, SmallMatchesItsTruth) { expect_truth("gpt-small"); }
+TEST(SimulatedJob, SkewedMatchesItsTruth) { expect_truth("gpt-skewed"); }
 
 }  // namespace
 }  // namespace orrery

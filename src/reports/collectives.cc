@@ -8,8 +8,9 @@
 // message (the larger of input and output: what NCCL's tests call the size). Group and size come from the metadata of
 // the kernel, else of the collective operator whose launch it was; without either only the operation is known, from the
 // name of the kernel, which can mislead. `kernels` counts kernels of all traced ranks, `count` collectives: of each
-// process group behind the row, the number that its busiest rank ran. A kernel's measured time holds waiting for peers
-// and transfer; one rank alone cannot tell them apart, so transfer, skew and bandwidth are null until ranks are joined.
+// process group behind the row, the number that its busiest rank ran (every kernel where the group is unknown). A
+// kernel's measured time holds waiting for peers and transfer; one rank alone cannot tell them apart, so transfer, skew
+// and bandwidth are null until ranks are joined.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -215,9 +216,11 @@ Section collectives_section(const TraceSet& traces, const ExecGraph& g, const st
     if (it == seen.end()) {
       Row& row = rows[key_of(t, comm, t.name_of(OpId{op}))];
       std::string group;
-      if (comm != kNone)
-        group = fmt::format("{}\n{}", t.strings.view(t.comm_args.group_name[comm]),
-                            t.strings.view(t.comm_args.group_ranks[comm]));
+      if (comm != kNone) {
+        const std::string_view name = t.strings.view(t.comm_args.group_name[comm]);
+        const std::string_view members = t.strings.view(t.comm_args.group_ranks[comm]);
+        if (!name.empty() || !members.empty()) group = fmt::format("{}/{}", name, members);
+      }
       it = seen.emplace(small, Seen{&row, &row.by_group[group][rank.rank]}).first;
     }
     ++*it->second.kernels;
@@ -244,9 +247,12 @@ Section collectives_section(const TraceSet& traces, const ExecGraph& g, const st
   for (const auto& [key, row] : order) {
     std::int64_t count = 0;
     for (const auto& [group, by_rank] : row->by_group) {
-      std::int64_t most = 0;
-      for (const auto& [rank, kernels] : by_rank) most = std::max(most, kernels);
-      count += most;
+      std::int64_t most = 0, all = 0;
+      for (const auto& [rank, kernels] : by_rank) {
+        most = std::max(most, kernels);
+        all += kernels;
+      }
+      count += group.empty() ? all : most;  // of unknown members none can be told to belong together
     }
     s.table.rows.push_back({key->group.empty() ? Cell{} : Cell{key->group}, key->op,
                             key->bytes < 0 ? Cell{} : Cell{key->bytes}, count, row->kernels, Cell{}, Cell{}, Cell{},

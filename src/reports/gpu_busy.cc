@@ -2,11 +2,10 @@
 //   rank 0  measured 86.1 %  replayed 86.1 %  measured  ▄▇██▇▂████
 //                                             replayed  ▄▇██▇▂████
 //
-// Per rank, from the begin of its first chosen step to the end of its last one, each millisecond's share in which at
-// least one stream executes (the "SM utilisation" of the Lumos paper; it says nothing about how full the SMs are). The
-// last millisecond is taken whole, also where the step ends within it. The replayed row starts at the replayed begin of
-// the step, so the n-th value of both rows is the same part of the step. The percentage is the mean over the whole
-// stretch.
+// Per rank, step after step and in each from its begin: each millisecond's share in which at least one stream executes
+// (the "SM utilisation" of the Lumos paper; it says nothing about how full the SMs are). The last value of a step is
+// the share of what is left of it. The replayed row runs from the replayed begin to the replayed end of each step. The
+// percentage is the share of all chosen steps together.
 #include <algorithm>
 
 #include "reports/reports.h"
@@ -16,13 +15,13 @@ namespace {
 
 constexpr Ns kMs = 1'000'000;
 
-std::vector<double> shares(const Intervals& busy, Window w) {
+void add_shares(const Intervals& busy, Window w, std::vector<double>& out) {
+  const std::size_t base = out.size();
   const auto bins = static_cast<std::size_t>((w.end - w.begin + kMs - 1) / kMs);
   std::vector<Ns> filled(bins, 0);
-  const Ns end = w.begin + static_cast<Ns>(bins) * kMs;
   auto i = std::partition_point(busy.begin(), busy.end(), [&](const Interval& x) { return x.end <= w.begin; });
-  for (; i != busy.end() && i->begin < end; ++i) {
-    const Ns stop = std::min(i->end, end);
+  for (; i != busy.end() && i->begin < w.end; ++i) {
+    const Ns stop = std::min(i->end, w.end);
     for (Ns t = std::max(i->begin, w.begin); t < stop;) {
       const auto bin = static_cast<std::size_t>((t - w.begin) / kMs);
       const Ns next = std::min(stop, w.begin + static_cast<Ns>(bin + 1) * kMs);
@@ -30,14 +29,24 @@ std::vector<double> shares(const Intervals& busy, Window w) {
       t = next;
     }
   }
-  std::vector<double> out(bins);
-  std::transform(filled.begin(), filled.end(), out.begin(), [](Ns x) { return static_cast<double>(x) / kMs; });
-  return out;
+  out.resize(base + bins);
+  for (std::size_t k = 0; k < bins; ++k) {
+    const Ns length = std::min(kMs, w.end - w.begin - static_cast<Ns>(k) * kMs);
+    out[base + k] = static_cast<double>(filled[k]) / static_cast<double>(length);
+  }
 }
 
-Cell busy_percent(const Intervals& busy, Window w) {
-  return percent(static_cast<double>(covered(busy, w.begin, w.end)), static_cast<double>(w.end - w.begin));
-}
+// One run of one rank, over its chosen steps.
+struct Busy {
+  std::vector<double> shares;
+  Ns busy = 0, length = 0;
+  void add(const Intervals& set, Window w) {
+    add_shares(set, w, shares);
+    busy += covered(set, w.begin, w.end);
+    length += w.end - w.begin;
+  }
+  Cell pct() const { return percent(static_cast<double>(busy), static_cast<double>(length)); }
+};
 
 }  // namespace
 
@@ -55,19 +64,15 @@ Section gpu_busy_section(const ExecGraph& g, const Replay& r, const std::vector<
   std::stable_sort(ranks.begin(), ranks.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return g.ranks[a].rank < g.ranks[b].rank; });
   for (std::uint32_t k : ranks) {
-    const Step *first = nullptr, *last = nullptr;
+    Busy seen, again;
     for (std::uint32_t row : rows) {
       const Step& step = g.steps[row];
       if (step.rank != k) continue;
-      if (!first || step.begin < first->begin) first = &step;
-      if (!last || step.end > last->end) last = &step;
+      seen.add(measured[k].busy, {step.begin, step.end});
+      again.add(replayed[k].busy, replayed_window(r, step));
     }
-    if (!first) continue;
-    const Window seen{first->begin, last->end};
-    const Window again{replayed_window(r, *first).begin, replayed_window(r, *last).end};
-    s.table.rows.push_back({g.ranks[k].rank, busy_percent(measured[k].busy, seen),
-                            busy_percent(replayed[k].busy, again), shares(measured[k].busy, seen),
-                            shares(replayed[k].busy, again)});
+    if (seen.length == 0) continue;
+    s.table.rows.push_back({g.ranks[k].rank, seen.pct(), again.pct(), std::move(seen.shares), std::move(again.shares)});
   }
   return s;
 }

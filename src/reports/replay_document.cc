@@ -3,6 +3,18 @@
 #include "reports/reports.h"
 
 namespace orrery {
+namespace {
+
+// Until ranks are joined, each is replayed on its own.
+void note_ranks_alone(const ExecGraph& g, const std::vector<DeviceTask>& tasks, Notes& notes) {
+  std::uint64_t alone = 0;
+  for (const DeviceTask& t : tasks) alone += g.kind[t.last] == NodeKind::comm && t.first == t.last;
+  notes.add(
+      "waiting-inside-transfer", Severity::info, alone, "",
+      "communication kernels are replayed as long as measured: waiting for peers and transfer are not told apart");
+}
+
+}  // namespace
 
 Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build, const Replay& r,
                                  const ReplayReportOptions& options) {
@@ -21,6 +33,7 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
   d.notes = traces.notes;
   for (const RankTrace& t : traces.ranks) d.notes.merge(t.notes);
   d.notes.merge(build.notes);
+  note_ranks_alone(g, tasks, d.notes);
   d.sections.push_back(summary_section(g, steps));
   d.sections.push_back(steps_section(g, steps));
   d.sections.push_back(ranks_section(traces, g));
