@@ -187,7 +187,7 @@ TaskRef Recorder::enqueue(HostThread& t, std::uint32_t stream, const TaskSpec& t
     trace_.copy_args.bytes.push_back(task.bytes);
   }
   if (!t.open.empty() && t.open.back().annotation != kNoOp) mirror(t.open.back().annotation, stream, op);
-  const TaskRef ref{last, correlation, stream, static_cast<std::uint32_t>(s.tasks.size())};
+  const TaskRef ref{first, last, correlation, stream, static_cast<std::uint32_t>(s.tasks.size())};
   s.tasks.push_back(ref);
   return ref;
 }
@@ -220,7 +220,10 @@ std::int64_t Recorder::launch(HostThread& t, std::uint32_t stream, const TaskSpe
   const NodeId end = end_call(t, call, copies ? kCopyCall : driver ? kLaunchCall + 400 : kLaunchCall);
   const auto& tasks = streams_[stream].tasks;
   const auto depth = static_cast<std::size_t>(job_.queue_depth);
-  if (tasks.size() > depth) draft_.link(tasks[tasks.size() - 1 - depth].node, end, EdgeKind::queue, 0);
+  if (tasks.size() > depth) {  // a place in the queue is free once a task has started
+    const NodeId started = tasks[tasks.size() - 1 - depth].first;
+    draft_.link(started, end, EdgeKind::queue, -draft_.duration[raw(started)]);
+  }
   if (blocks) wait_for(end, call, {ref});
   return ref.correlation;
 }

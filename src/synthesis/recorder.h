@@ -18,7 +18,8 @@ inline constexpr Ns kLaunchLag = 5'600, kStreamLag = 1'150, kEventLag = 1'500, k
 inline constexpr Ns kWakeLag = 24'000, kWakeBackLag = 17'000;
 
 struct TaskRef {
-  NodeId node = kNoNode;  // its last node
+  NodeId first = kNoNode;  // its first node
+  NodeId node = kNoNode;   // its last node
   std::int64_t correlation = 0;
   std::uint32_t stream = 0;
   std::uint32_t place = 0;  // in its stream
