@@ -21,7 +21,7 @@ std::uint64_t hash_bytes(std::string_view s) {
     mix(v);
   }
   std::uint64_t v = 0;
-  std::memcpy(&v, p, n);
+  if (n != 0) std::memcpy(&v, p, n);
   mix(v ^ 0xe7037ed1a0b428dbull);
   return h;
 }
