@@ -173,7 +173,7 @@ float EventParser::State::real(Field f) {
 }
 
 StrId EventParser::State::intern(std::string_view s) {
-  if (std::memchr(s.data(), '\\', s.size()) == nullptr) return b->strings.intern(s);
+  if (s.empty() || std::memchr(s.data(), '\\', s.size()) == nullptr) return b->strings.intern(s);
   unescape_json(s, buffer);
   return b->strings.intern_copy(buffer);
 }

@@ -302,7 +302,7 @@ TraceText::Next TraceText::next(EventWindow& window) {
 std::size_t TraceText::load(EventWindow& window) {
   const std::size_t held = held_.size() - held_at_;
   window.grow(std::max(options_.window_bytes, held + 1 + options_.window_bytes / 2), 0);
-  std::memcpy(window.text.get() + 1, held_.data() + held_at_, held);
+  if (held != 0) std::memcpy(window.text.get() + 1, held_.data() + held_at_, held);
   held_.clear();
   held_at_ = 0;
   return 1 + held;
