@@ -113,6 +113,9 @@ void add_threads(Draft& d) {
     return a.op < b.op;
   };
   d.node.reserve(d.node.size() + 2 * std::size_t{total} + 2);
+  // where GPU tasks have no correlation, any call may turn out to be a launch by its flow
+  const bool flows = t.flows.size() != 0 && std::any_of(d.tasks.begin(), d.tasks.end(),
+                                                        [&](const Task& task) { return ops.corr[task.op] == 0; });
   std::uint64_t poll_threads = 0;
   std::uint32_t from = 0;
   for (std::uint32_t l = 0; l < lanes; ++l) {
@@ -138,7 +141,7 @@ void add_threads(Draft& d) {
       flags_of(d, it->op);
       if (ops.kind[it->op] == OpKind::runtime) {
         const Call kind = d.call_of_name[raw(ops.name[it->op])];
-        if (kind != Call::other || d.find_group(ops.corr[it->op]) != nullptr) {
+        if (kind != Call::other || flows || d.find_group(ops.corr[it->op]) != nullptr) {
           if (kind != Call::poll) walk.add_call(it->op, kind);
         }
       }
