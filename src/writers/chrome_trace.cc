@@ -419,14 +419,21 @@ Ns ChromeTrace::in_to(std::uint32_t i) const {
 void ChromeTrace::flow(std::uint64_t id, std::string_view cat, std::uint32_t from, std::uint32_t to) {
   const Track& a = tracks_[track_of_[from]];
   const Track& b = tracks_[track_of_[to]];
-  separate();
-  fmt::format_to(std::back_inserter(out_), R"({{"ph":"s","id":{},"pid":{},"tid":{},"ts":)", id, a.pid, a.tid);
-  append_us(out_, out_of(from) - base_);
-  fmt::format_to(std::back_inserter(out_),
-                 ",\"cat\":\"{0}\",\"name\":\"{0}\"}},\n{{\"ph\":\"f\",\"id\":{1},\"pid\":{2},\"tid\":{3},\"ts\":", cat,
-                 id, b.pid, b.tid);
-  append_us(out_, in_to(to) - base_);
-  fmt::format_to(std::back_inserter(out_), R"(,"cat":"{0}","name":"{0}","bp":"e"}})", cat);
+  const auto end_of_arrow = [&](std::string_view head, const Track& t, Ns ts) {
+    separate();
+    out_ += head;
+    append_int(out_, static_cast<std::int64_t>(id));
+    append_int(out_ += ",\"pid\":", t.pid);
+    append_int(out_ += ",\"tid\":", t.tid);
+    append_us(out_ += ",\"ts\":", ts - base_);
+    (out_ += ",\"cat\":\"") += cat;
+    (out_ += "\",\"name\":\"") += cat;
+    out_ += '"';
+  };
+  end_of_arrow("{\"ph\":\"s\",\"id\":", a, out_of(from));
+  out_ += '}';
+  end_of_arrow("{\"ph\":\"f\",\"id\":", b, in_to(to));
+  out_ += ",\"bp\":\"e\"}";
 }
 
 void ChromeTrace::launch_flow(std::uint32_t node) {
