@@ -13,11 +13,11 @@ namespace orrery {
 using Cell = std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<double>>;
 
 struct Column {
-  std::string key;        // JSON key with its unit: "measured_ms"; a dot nests: "measured.other_ms"
-  std::string title{};    // for people; "" = key
-  bool text_only = false; // shown to people only
-  bool json_only = false; // not in the printed table
-  int digits = 3;         // decimals of a printed double
+  std::string key;         // JSON key with its unit: "measured_ms"; a dot nests: "measured.other_ms"
+  std::string title{};     // for people; "" = key
+  bool text_only = false;  // shown to people only
+  bool json_only = false;  // not in the printed table
+  int digits = 3;          // decimals of a printed double
 };
 
 struct Table {
@@ -26,9 +26,9 @@ struct Table {
 };
 
 struct Section {
-  std::string key;     // top-level JSON key: "steps"; "" = its columns are top-level keys themselves
-  std::string title;   // heading for people; "" = not printed
-  bool single = false; // one row, written as an object instead of an array
+  std::string key;      // top-level JSON key: "steps"; "" = its columns are top-level keys themselves
+  std::string title;    // heading for people; "" = not printed
+  bool single = false;  // one row, written as an object instead of an array
   Table table;
   std::size_t text_rows = 0;  // print at most so many rows for people (0 = all); JSON and CSV have all
 };

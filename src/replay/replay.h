@@ -8,7 +8,7 @@ namespace orrery {
 
 struct Replay {  // 21 bytes a node; times in the same absolute nanoseconds as the trace
   std::vector<Ns> start, end;
-  std::vector<NodeId> released_by;      // kNoNode when a root edge released it
+  std::vector<NodeId> released_by;  // kNoNode when a root edge released it
   std::vector<EdgeKind> released_how;
 };
 
