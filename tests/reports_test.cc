@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 
 #include "importers/importers.h"
 #include "reference/graph_maker.h"
@@ -924,6 +926,57 @@ void expect_truth(const std::string& set) {
   steps = j["summary"]["iteration_replayed_ms"].get<double>() * static_cast<double>(truth["steps"].size());
   EXPECT_NEAR(path, steps, 1e-3);
 }
+// Real traces: class times over each rank's own GPU span, computed by another program (in floating point).
+TEST(RealTraces, ClassTimesMatchAnotherProgram) {
+  const std::string dir = std::string(ORRERY_SOURCE_DIR) + "/../shared/data/traces/";
+  std::ifstream file(dir + "GPU_BREAKDOWN.tsv");
+  if (!file) GTEST_SKIP() << dir << " is absent";
+  struct Row {
+    std::string set;
+    std::int64_t rank, computes, comms, copies;
+    double span, compute, comm, memory, overlap, exposed_comm, idle;  // us
+  };
+  std::map<std::string, std::vector<Row>> sets;
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) {
+    std::istringstream in(line);
+    Row r;
+    in >> r.set >> r.rank >> r.computes >> r.comms >> r.copies >> r.span >> r.compute >> r.comm >> r.memory >>
+        r.overlap >> r.exposed_comm >> r.idle;
+    sets[r.set].push_back(r);
+  }
+  ASSERT_FALSE(sets.empty());
+  for (const auto& [set, rows] : sets) {
+    const auto traces = import_traces({dir + set});
+    ASSERT_TRUE(traces.has_value()) << traces.error().line();
+    const auto build = build_graph(*traces);
+    ASSERT_TRUE(build.has_value()) << build.error().line();
+    const ExecGraph& g = build->graph;
+    const auto tasks = device_tasks(g);
+    const auto device = device_times(g, tasks, g.observed_start);
+    for (const Row& want : rows) {
+      const auto k = static_cast<std::size_t>(
+          std::find_if(g.ranks.begin(), g.ranks.end(), [&](const GraphRank& r) { return r.rank == want.rank; }) -
+          g.ranks.begin());
+      ASSERT_LT(k, g.ranks.size()) << set << " rank " << want.rank;
+      const DeviceTime& d = device[k];
+      ASSERT_FALSE(d.busy.empty());
+      const Ns begin = d.busy.front().begin, end = d.busy.back().end;
+      const ClassTimes c = class_times(d, begin, end);
+      const auto us = [](Ns t) { return static_cast<double>(t) / 1e3; };
+      const std::string where = set + " rank " + std::to_string(want.rank);
+      EXPECT_NEAR(us(end - begin), want.span, 0.1) << where;
+      EXPECT_NEAR(us(c.exposed_compute + c.overlapped), want.compute, 0.1) << where;
+      EXPECT_NEAR(us(c.exposed_comm + c.overlapped), want.comm, 0.1) << where;
+      EXPECT_NEAR(us(c.overlapped), want.overlap, 0.1) << where;
+      EXPECT_NEAR(us(c.exposed_comm), want.exposed_comm, 0.1) << where;
+      EXPECT_NEAR(us(covered(d.memory, begin, end)), want.memory, 0.1) << where;
+      EXPECT_NEAR(us(c.idle()), want.idle, 0.1) << where;
+    }
+  }
+}
+
 TEST(SimulatedJob, SmallMatchesItsTruth) { expect_truth("gpt-small"); }
 TEST(SimulatedJob, SkewedMatchesItsTruth) { expect_truth("gpt-skewed"); }
 
