@@ -21,14 +21,15 @@ first_of() {
   done
 }
 
-# configure_and_build DIR TARGET -DOPTION...: TARGET "all" builds everything.
+# configure_and_build DIR "TARGET..." -DOPTION...: the target "all" is everything.
 configure_and_build() {
-  local dir="$1" target="$2"
+  local dir="$1" targets
+  read -r -a targets <<< "$2"
   shift 2
   mkdir -p "$dir"
   if ! cmake -G Ninja -S . -B "$dir" "$@" > "$dir/configure.log" 2>&1; then
     cat "$dir/configure.log" >&2
     die "cannot configure $dir (script/setup installs what is missing)"
   fi
-  cmake --build "$dir" --target "$target"
+  cmake --build "$dir" --target "${targets[@]}"
 }
