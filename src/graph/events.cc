@@ -21,8 +21,14 @@ struct Capture {
   std::uint32_t first = 0, count = 0;  // rows of the pool
 };
 
+struct StreamName {  // the same number on two devices is two streams
+  std::int64_t device = 0, number = 0;
+  bool operator==(const StreamName&) const = default;
+};
+
 struct Record {  // a record that some cuda_sync event names
-  std::int64_t corr = 0, stream = 0;
+  std::int64_t corr = 0;
+  StreamName stream;
   Capture captured;
 };
 
@@ -84,9 +90,10 @@ class Walker {
   std::vector<std::uint32_t> pool;                                   // captured tasks
   std::vector<std::pair<std::int64_t, std::uint32_t>> sync_by_corr;  // correlation -> row of SyncArgs
   std::vector<Record> records;                                       // by correlation
-  std::vector<std::int64_t> idle_streams;  // numbers of streams without tasks (NCCL's own): they pass waits on
-  std::vector<std::uint32_t> open;         // collectives launched and not waited for, oldest first
-  std::uint32_t main_stream = kNone;       // stream with most compute time
+  std::vector<StreamName> idle_streams;   // streams without tasks (NCCL's own): they pass waits on
+  std::vector<std::int64_t> sync_device;  // by row of SyncArgs
+  std::vector<std::uint32_t> open;        // collectives launched and not waited for, oldest first
+  std::uint32_t main_stream = kNone;      // stream with most compute time
   std::uint64_t unresolved = 0;
 
   static bool is_blocking(Call k) {
@@ -96,15 +103,18 @@ class Walker {
   void read_sync_events() {
     if (d.options->hide_sync_events) return;
     const RankTrace& t = *d.trace;
+    sync_device.assign(t.sync_args.size(), 0);
     for (std::uint32_t i = 0; i < t.ops.size(); ++i) {
       if (t.ops.kind[i] != OpKind::sync || t.ops.extra[i] == kNone || t.ops.corr[i] == 0) continue;
       const std::uint32_t s = t.ops.extra[i];
+      const std::int64_t device = sync_device[s] = t.lanes.pid[raw(t.ops.lane[i])];
       sync_by_corr.emplace_back(t.ops.corr[i], s);
       const std::int64_t rec = t.sync_args.wait_record_corr[s];
-      if (rec > 0 && t.sync_args.wait_stream[s] >= 0) records.push_back({rec, t.sync_args.wait_stream[s], {}});
+      if (rec > 0 && t.sync_args.wait_stream[s] >= 0)
+        records.push_back({rec, {device, t.sync_args.wait_stream[s]}, {}});
       for (const std::int64_t number : {t.sync_args.wait_stream[s], t.sync_args.stream[s]}) {
-        if (number < 0 || stream_numbered(number) != kNone) continue;
-        idle_streams.push_back(number);
+        if (number < 0 || find_stream({device, number}) != kNone) continue;
+        idle_streams.push_back({device, number});
         streams.emplace_back();
       }
     }
@@ -125,12 +135,12 @@ class Walker {
     }
   }
 
-  std::uint32_t stream_numbered(std::int64_t number) const {
+  std::uint32_t find_stream(StreamName name) const {
     for (std::uint32_t s = 0; s < d.streams.size(); ++s) {
-      if (d.streams[s].number == number) return s;
+      if (StreamName{d.streams[s].device, d.streams[s].number} == name) return s;
     }
     for (std::uint32_t i = 0; i < idle_streams.size(); ++i) {
-      if (idle_streams[i] == number) return static_cast<std::uint32_t>(d.streams.size()) + i;
+      if (idle_streams[i] == name) return static_cast<std::uint32_t>(d.streams.size()) + i;
     }
     return kNone;
   }
@@ -155,7 +165,7 @@ class Walker {
     if (const std::uint32_t* row = sync_row(d.trace->ops.corr[call.op])) {
       const SyncArgs& sync = d.trace->sync_args;
       if (call.kind == Call::stream_sync && sync.stream[*row] >= 0) {
-        only = stream_numbered(sync.stream[*row]);
+        only = find_stream({sync_device[*row], sync.stream[*row]});
         call.exact = true;
         if (only == kNone) return;
       }
@@ -260,7 +270,7 @@ class Walker {
     const std::int64_t corr = d.trace->ops.corr[call.op];
     const auto it = std::lower_bound(records.begin(), records.end(), corr,
                                      [](const Record& r, std::int64_t k) { return r.corr < k; });
-    if (it != records.end() && it->corr == corr) it->captured = capture(stream_numbered(it->stream));
+    if (it != records.end() && it->corr == corr) it->captured = capture(find_stream(it->stream));
   }
 
   void wait(std::uint32_t c) {
@@ -281,7 +291,7 @@ class Walker {
     if (sync.kind[row] != SyncKind::stream_wait_event) return false;
     const std::int64_t rec = sync.wait_record_corr[row];
     if (rec < 0) return false;
-    const std::uint32_t to = stream_numbered(sync.stream[row]);
+    const std::uint32_t to = find_stream({sync_device[row], sync.stream[row]});
     if (rec == 0 || rec > wait_corr || to == kNone) return true;  // never recorded, or recorded later: a no-op
     if (const Capture* got = capture_of(rec)) {
       for (std::uint32_t k = 0; k < got->count; ++k) wait_for(to, pool[got->first + k]);
@@ -313,6 +323,9 @@ class Walker {
       collective_waits(thread, to);
       return;
     }
+    // after the kernel, inside the same operator: NCCL's own stream again, whether or not an nccl:* range says so
+    if (call.comm_op != kNone && thread.last_launch != kNone && d.calls[thread.last_launch].comm_op == call.comm_op)
+      return;
     // (2) Work.wait(): the compute stream waits for a collective
     if (call.comm_op != kNone || (rec != nullptr && !pair) || thread.last_record_ends_collective) {
       if (compute_waits(c, thread)) return;
