@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/byte_source.h"
+#include "graph/build.h"
 #include "importers/importers.h"
 #include "synthesis/synthetic_job.h"
 #include "writers/kineto_writer.h"
@@ -404,6 +405,115 @@ TEST(Synthesis, ImportsAsWritten) {
     }
     EXPECT_EQ(b.flows.size(), a.flows.size());
   }
+}
+
+// ---- what the graph builder makes of it ----
+
+struct Rebuilt {
+  TraceSet traces;
+  GraphBuild build;
+};
+Rebuilt rebuilt(const std::vector<SyntheticRank>& ranks) {
+  Rebuilt out;
+  for (const SyntheticRank& r : ranks) {
+    auto t = import_kineto_bytes(r.json, "rank-" + std::to_string(r.rank) + ".json");
+    EXPECT_TRUE(t) << (t ? "" : t.error().line());
+    if (t) out.traces.ranks.push_back(std::move(*t));
+  }
+  auto build = build_graph(out.traces);
+  EXPECT_TRUE(build) << (build ? "" : build.error().line());
+  if (build) out.build = std::move(*build);
+  return out;
+}
+
+using Edges = std::set<std::pair<std::int64_t, std::int64_t>>;  // correlation ids
+
+Edges edges_of(const Rebuilt& r, std::uint32_t rank, EdgeKind kind) {
+  Edges out;
+  const ExecGraph& g = r.build.graph;
+  const RankTrace& t = r.traces.ranks[rank];
+  const auto correlation = [&](std::uint32_t node) { return t.ops.corr[raw(g.source[node])]; };
+  for (std::uint32_t i = 0; i < g.size(); ++i)
+    for (std::uint32_t e = g.first_pred[i]; e < g.first_pred[i + 1]; ++e)
+      if (g.rank[i] == rank && g.pred_kind[e] == kind && g.pred[e] != kNoNode && g.rank[raw(g.pred[e])] == rank)
+        out.insert({correlation(raw(g.pred[e])), correlation(i)});
+  return out;
+}
+
+// Waits and blocking calls that the traces only hint at are found, and none is made up. A true edge may be missing
+// where a later task of the same stream is waited for as well.
+TEST(Synthesis, GraphHasTheTrueEdges) {
+  for (const bool cuda_sync : {false, true}) {
+    SyntheticJob job;
+    job.steps = 1;
+    job.p2p_sync = cuda_sync;
+    job.cuda_sync = cuda_sync;
+    const auto ranks = synthesize(job);
+    ASSERT_TRUE(ranks);
+    const Rebuilt r = rebuilt(*ranks);
+    ASSERT_EQ(r.traces.ranks.size(), 8u);
+    for (std::uint32_t k = 0; k < 8; ++k) {
+      const RankTrace& t = r.traces.ranks[k];
+      const auto tasks = rows(t, true);
+      const auto stream = [&](std::int64_t task) { return raw(t.ops.lane[tasks.at(task)]); };
+      Edges truth, needed, syncs;
+      std::map<std::pair<std::uint32_t, std::int64_t>, std::int64_t> last;  // by stream and waiting task
+      for (const TrueEventEdge& e : (*ranks)[k].truth.event_edges)
+        for (const std::int64_t from : e.from_tasks) {
+          if (e.to_task == 0 || stream(from) == stream(e.to_task)) continue;
+          truth.insert({from, e.to_task});
+          std::int64_t& newest = last[{stream(from), e.to_task}];
+          newest = std::max(newest, from);
+        }
+      for (const auto& [where, from] : last) needed.insert({from, where.second});
+      for (const TrueSync& s : (*ranks)[k].truth.syncs)
+        for (const std::int64_t task : s.tasks) syncs.insert({task, s.call});
+      const Edges found = edges_of(r, k, EdgeKind::event);
+      EXPECT_TRUE(std::includes(truth.begin(), truth.end(), found.begin(), found.end())) << "rank " << k;
+      EXPECT_TRUE(std::includes(found.begin(), found.end(), needed.begin(), needed.end())) << "rank " << k;
+      EXPECT_EQ(edges_of(r, k, EdgeKind::sync), syncs) << "rank " << k;
+    }
+  }
+}
+
+// An undisturbed replay does not test a graph; one with other durations does, against the job really run with them.
+TEST(Synthesis, PerturbedReplayMeetsThePerturbedTruth) {
+  SyntheticJob job;
+  job.tp = job.pp = job.dp = 1;
+  const auto base = synthesize(job);
+  ASSERT_TRUE(base);
+  const Rebuilt r = rebuilt(*base);
+  const auto step_of = [&](auto scale) {
+    ExecGraph g = r.build.graph;
+    for (std::uint32_t i = 0; i < g.size(); ++i)
+      g.duration[i] = static_cast<Ns>(static_cast<double>(g.duration[i]) * scale(g, i));
+    Replay run;
+    replay(g, run);
+    return static_cast<double>(run.end[raw(g.steps[1].end_node)] - run.end[raw(g.steps[1].begin_node)]);
+  };
+  const auto truth_of = [&](const SyntheticJob& j) {
+    return static_cast<double>(run_of(j).truth[0].steps[1].duration);
+  };
+  const auto expect_within = [](double got, double want, double pct, const char* what) {
+    EXPECT_LE(std::abs(got / want - 1), pct / 100) << what << ": " << got << " for " << want;
+  };
+  const double same = step_of([](const ExecGraph&, std::uint32_t) { return 1.0; });
+  expect_within(same, truth_of(job), 0.1, "as it was");
+  SyntheticJob changed = job;
+  changed.host_factor = 4;
+  expect_within(step_of([](const ExecGraph& g, std::uint32_t i) { return g.kind[i] == NodeKind::host ? 4.0 : 1.0; }),
+                truth_of(changed), 1, "host x4");
+  EXPECT_GT(truth_of(changed), 1.2 * same);
+  changed = job;
+  changed.gemm_factor = 0.25;
+  const auto gemm = [&](const ExecGraph& g, std::uint32_t i) {
+    return g.kind[i] == NodeKind::kernel &&
+                   r.traces.ranks[0].name_of(g.source[i]).find("gemm") != std::string_view::npos
+               ? 0.25
+               : 1.0;
+  };
+  expect_within(step_of(gemm), truth_of(changed), 1, "GEMMs x0.25");
+  EXPECT_LT(truth_of(changed), 0.9 * same);
 }
 
 TEST(Synthesis, SampleIsWhatTheGeneratorMakes) {
