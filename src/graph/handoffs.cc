@@ -36,6 +36,13 @@ void wake(Draft& d, std::uint32_t from, std::uint32_t to) {
   d.add_edge(from, to, EdgeKind::handoff, std::min(kWake, at - released));
 }
 
+// The inside of a CUDA or HIP call: what it waits for, if anything, is the device.
+bool inside_call(const Draft& d, std::uint32_t n) {
+  const DraftNode &begin = d.node[n - 1], &end = d.node[n];
+  return begin.source == end.source && begin.at_begin != 0 && end.at_begin == 0 &&
+         d.trace->ops.kind[end.source] == OpKind::runtime;
+}
+
 }  // namespace
 
 void add_handoffs(Draft& d) {
@@ -45,7 +52,7 @@ void add_handoffs(Draft& d) {
   for (std::uint32_t me = 0; me < d.threads.size(); ++me) {
     const ThreadRow thread = d.threads[me];
     for (std::uint32_t n = thread.first_node + 1; n < thread.first_node + thread.nodes; ++n) {
-      if (d.node[n].duration <= kHole || woken[n] != 0) continue;
+      if (d.node[n].duration <= kHole || woken[n] != 0 || inside_call(d, n)) continue;
       const Ns q = d.observed_end(n), p = d.node[n].observed_start;
       const Ns slack_allowed = std::max<Ns>(300'000, (q - p) / 4);
       std::uint32_t best = kNone;
