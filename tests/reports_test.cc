@@ -30,15 +30,47 @@ Json json_of(const Section& s) {
   return Json::parse(to_json(d))[s.key];
 }
 
+// Every rank's device, then what `see` wants of it.
+template <class See>
+void each_device(const ExecGraph& g, const Replay& r, See see) {
+  const DeviceTasks tasks = device_tasks(g);
+  DeviceRuns device;
+  for (std::uint32_t k = 0; k < g.ranks.size(); ++k) {
+    look_at_device(g, r, tasks, k, device);
+    see(device);
+  }
+}
+std::vector<StepTimes> times_of(const ExecGraph& g, const Replay& r) {
+  const StepRows rows = *select_steps(g, {});
+  std::vector<StepTimes> times(rows.size());
+  each_device(g, r, [&](const DeviceRuns& d) { add_step_times(g, r, d, rows, times); });
+  return times;
+}
+std::vector<IdleTimes> idle_of(const ExecGraph& g, const Replay& r) {
+  std::vector<IdleTimes> times;
+  each_device(g, r, [&](const DeviceRuns& d) { times.push_back(idle_times(g, r, d, *select_steps(g, {}))); });
+  return times;
+}
+Json busy_of(const ExecGraph& g, const Replay& r, const StepRows& rows) {
+  std::vector<RankBusy> busy;
+  each_device(g, r, [&](const DeviceRuns& d) { busy.push_back(gpu_busy(g, r, d, rows)); });
+  return json_of(gpu_busy_section(g, std::move(busy)));
+}
+std::vector<OpId> owners_of(const ExecGraph& g) {
+  std::vector<OpId> out(g.size(), kNoOp);
+  HostOwner owner(g);
+  for (std::uint32_t i = 0; i < g.size(); ++i)
+    if (g.kind[i] == NodeKind::host) out[i] = owner.next(i);
+  return out;
+}
+
 struct HandRun {  // measured = replayed unless a test changes one
   GraphMaker m;
   explicit HandRun(std::uint32_t ranks = 1, std::uint32_t lanes = 4) : m(ranks, lanes) {}
   std::vector<StepTimes> times() {
     Replay r;
     replay(m.g, r);
-    const auto tasks = device_tasks(m.g);
-    return step_times(m.g, r, tasks, device_times(m.g, tasks, m.g.observed_start), device_times(m.g, tasks, r.start),
-                      *select_steps(m.g, {}));
+    return times_of(m.g, r);
   }
   ClassTimes classes() {
     m.observe();
@@ -180,9 +212,14 @@ TEST(Intervals, TouchingStretchesAreOneAndEmptyOnesNone) {
   EXPECT_EQ(s, (Intervals{{0, 20}, {40, 50}}));
   EXPECT_EQ(covered(s, 5, 45), 20);
   EXPECT_EQ(covered(s, 20, 40), 0);
-  EXPECT_EQ(unite(s, {{19, 41}}), (Intervals{{0, 50}}));
-  EXPECT_EQ(intersect(s, {{5, 10}, {12, 60}}), (Intervals{{5, 10}, {12, 20}, {40, 50}}));
-  EXPECT_EQ(unite_all({{5, 7}, {0, 2}, {1, 6}}), (Intervals{{0, 7}}));
+  Intervals out{{1, 2}};
+  unite(s, {{19, 41}}, out);
+  EXPECT_EQ(out, (Intervals{{0, 50}}));
+  intersect(s, {{5, 10}, {12, 60}}, out);
+  EXPECT_EQ(out, (Intervals{{5, 10}, {12, 20}, {40, 50}}));
+  Intervals any{{5, 7}, {9, 9}, {0, 2}, {20, 30}, {1, 6}};
+  unite_all(any);
+  EXPECT_EQ(any, (Intervals{{0, 7}, {20, 30}}));
 }
 
 // ---- classes ----
@@ -267,8 +304,9 @@ TEST(Breakdown, UnionsNotSums) {
   run.m.task(NodeKind::memcpy, 3, 50, 80);
   run.m.step(0, 0, 200);
   expect_classes(run.classes(), 100, 0, 0, 100, 30);
-  const auto device = device_times(run.m.g, device_tasks(run.m.g), run.m.g.observed_start);
-  EXPECT_EQ(covered(device[0].busy, 0, 200), 130);
+  DeviceTime device;
+  device_time(run.m.g, device_tasks(run.m.g), 0, run.m.g.observed_start, device);
+  EXPECT_EQ(covered(device.busy, 0, 200), 130);
 }
 
 // https://github.com/AMD-AGI/TraceLens/issues/728: tasks of a graph launch have no launch of their own and are busy
@@ -383,9 +421,9 @@ TEST(Breakdown, ACollectiveInTwoNodesIsOneTask) {
   run.m.step(0, 0, 100);
   expect_classes(run.classes(), 0, 0, 50, 50, 0);
   EXPECT_EQ(run.times().at(0).measured_makespan, 50);
-  const auto tasks = device_tasks(run.m.g);
-  ASSERT_EQ(tasks.size(), 1u);
-  EXPECT_EQ(observed_time(run.m.g, tasks[0]), 50);
+  const DeviceTasks tasks = device_tasks(run.m.g);
+  ASSERT_EQ(tasks.rows.size(), 1u);
+  EXPECT_EQ(observed_time(run.m.g, tasks.rows[0]), 50);
 }
 
 // The job of the sample, made up with rendezvous between its ranks: its maker sums the classes by itself while it
@@ -401,10 +439,8 @@ TEST(Breakdown, ClassesOfAMadeUpJobAreItsTruth) {
   ASSERT_TRUE(check(g).has_value()) << check(g).error().line();
   const auto rows = *select_steps(g, {});
   ASSERT_EQ(rows.size(), 16u);  // 8 ranks, 2 steps
-  const auto tasks = device_tasks(g);
-  const auto device = device_times(g, tasks, made->replay.start);
   Ns idle = 0;
-  for (const StepTimes& t : step_times(g, made->replay, tasks, device, device, rows)) {
+  for (const StepTimes& t : times_of(g, made->replay)) {
     const Step& step = g.steps[t.step];
     const auto& steps = made->truth[step.rank].steps;
     const auto truth =
@@ -418,7 +454,7 @@ TEST(Breakdown, ClassesOfAMadeUpJobAreItsTruth) {
   }
   // Ranks wait for each other inside kernels: the device is busy then, and every pause has a cause on its own rank.
   Ns causes = 0, unexplained = 0;
-  for (const IdleTimes& t : idle_times(g, made->replay, tasks, device, rows)) {
+  for (const IdleTimes& t : idle_of(g, made->replay)) {
     for (Ns x : t.by_cause) causes += x;
     unexplained += of(t, IdleCause::unexplained);
   }
@@ -436,8 +472,7 @@ TEST(Breakdown, ClassesOfAMadeUpJobAreItsTruth) {
 IdleTimes idle_of(GraphMaker& m) {
   Replay r;
   replay(m.g, r);
-  const auto tasks = device_tasks(m.g);
-  return idle_times(m.g, r, tasks, device_times(m.g, tasks, r.start), *select_steps(m.g, {})).at(0);
+  return idle_of(m.g, r).at(0);
 }
 
 // Step 0..200. Kernel 1 (launched at 10, latency 6) runs 16..46; a stream lag of 2, kernel 2 runs 48..78. The host
@@ -515,12 +550,9 @@ TEST(Idle, CausesAddUpToTheIdleTimeOfTheBreakdown) {
     GraphMaker m = random_job(random, 10 + k);
     Replay r;
     replay(m.g, r);
-    const auto tasks = device_tasks(m.g);
-    const auto device = device_times(m.g, tasks, r.start);
-    const auto rows = *select_steps(m.g, {});
-    const IdleTimes t = idle_times(m.g, r, tasks, device, rows).at(0);
+    const IdleTimes t = idle_of(m.g, r).at(0);
     Ns idle = 0, sum = 0;
-    for (const StepTimes& s : step_times(m.g, r, tasks, device, device, rows)) idle += s.replayed_classes.idle();
+    for (const StepTimes& s : times_of(m.g, r)) idle += s.replayed_classes.idle();
     for (Ns x : t.by_cause) sum += x;
     ASSERT_EQ(t.idle, idle) << "job " << k;
     ASSERT_EQ(sum, idle) << "job " << k;
@@ -602,7 +634,7 @@ TEST(CriticalPath, NamesWhatTheStepWasMadeOf) {
   traces.ranks.push_back(std::move(a.t));
   traces.ranks.push_back(std::move(b.t));
 
-  const auto owner = host_owner(m.g);
+  const auto owner = owners_of(m.g);
   EXPECT_EQ(owner[raw(mm_begin)], kNoOp);
   EXPECT_EQ(owner[raw(call_begin)], mm);
   EXPECT_EQ(owner[raw(call_end)], call);
@@ -637,7 +669,7 @@ TEST(CriticalPath, OwnersSurviveAChildThatOutlivesItsParent) {
   const NodeId parent_end = n = m.host(0, 1, {{n, EdgeKind::thread, 0}}, parent, false);
   const NodeId child_end = n = m.host(0, 1, {{n, EdgeKind::thread, 0}}, child, false);
   const NodeId after = m.host(0, 1, {{n, EdgeKind::thread, 0}}, parent, true);
-  const auto owner = host_owner(m.g);
+  const auto owner = owners_of(m.g);
   EXPECT_EQ(owner[raw(parent_end)], child);
   EXPECT_EQ(owner[raw(child_end)], child);
   EXPECT_EQ(owner[raw(after)], kNoOp);
@@ -656,14 +688,13 @@ TEST(GpuBusy, ShareOfEachMillisecond) {
   m.step(1, 0, 2'500'000);
   m.step(2, 4'000'000, 5'000'000);
   const Replay r = m.observe();
-  const auto device = device_times(m.g, device_tasks(m.g), r.start);
-  const Json j = json_of(gpu_busy_section(m.g, r, device, device, *select_steps(m.g, {})));
+  const Json j = busy_of(m.g, r, *select_steps(m.g, {}));
   ASSERT_EQ(j.size(), 1u);
   EXPECT_EQ(j[0]["rank"], 0);
   EXPECT_EQ(j[0]["measured"], (Json{0.5, 0.25, 0.2, 0.5}));
   EXPECT_EQ(j[0]["replayed"], j[0]["measured"]);
   EXPECT_NEAR(j[0]["measured_pct"].get<double>(), 135 / 3.5, 1e-5);
-  const Json second = json_of(gpu_busy_section(m.g, r, device, device, *select_steps(m.g, {2})));
+  const Json second = busy_of(m.g, r, *select_steps(m.g, {2}));
   EXPECT_EQ(second[0]["measured"], (Json{0.5}));
 }
 
@@ -953,14 +984,14 @@ TEST(RealTraces, ClassTimesMatchAnotherProgram) {
     const auto build = build_graph(*traces);
     ASSERT_TRUE(build.has_value()) << build.error().line();
     const ExecGraph& g = build->graph;
-    const auto tasks = device_tasks(g);
-    const auto device = device_times(g, tasks, g.observed_start);
+    const DeviceTasks tasks = device_tasks(g);
+    DeviceTime d;
     for (const Row& want : rows) {
       const auto k = static_cast<std::size_t>(
           std::find_if(g.ranks.begin(), g.ranks.end(), [&](const GraphRank& r) { return r.rank == want.rank; }) -
           g.ranks.begin());
       ASSERT_LT(k, g.ranks.size()) << set << " rank " << want.rank;
-      const DeviceTime& d = device[k];
+      device_time(g, tasks, static_cast<std::uint32_t>(k), g.observed_start, d);
       ASSERT_FALSE(d.busy.empty());
       const Ns begin = d.busy.front().begin, end = d.busy.back().end;
       const ClassTimes c = class_times(d, begin, end);

@@ -63,31 +63,25 @@ struct Span {
   }
 };
 
-void add_makespans(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks,
+// `mine`: the rank's rows of `times`.
+void add_makespans(const ExecGraph& g, const Replay& r, const DeviceRuns& device, std::vector<std::size_t> mine,
                    std::vector<StepTimes>& times) {
-  // The chosen steps of each rank by begin; a rank's steps do not overlap.
-  std::vector<std::vector<std::size_t>> of_rank(g.ranks.size());
-  for (std::size_t k = 0; k < times.size(); ++k) of_rank[g.steps[times[k].step].rank].push_back(k);
   const auto begin_of = [&](std::size_t k) { return g.steps[times[k].step].begin; };
-  for (auto& rows : of_rank)
-    std::sort(rows.begin(), rows.end(), [&](std::size_t a, std::size_t b) { return begin_of(a) < begin_of(b); });
-
-  std::vector<Span> measured(times.size()), replayed(times.size());
-  for (const DeviceTask& task : tasks) {
+  std::sort(mine.begin(), mine.end(), [&](std::size_t a, std::size_t b) { return begin_of(a) < begin_of(b); });
+  std::vector<Span> measured(mine.size()), replayed(mine.size());
+  std::size_t at = 0;  // launches come nearly in order of time; a rank's steps do not overlap
+  for (const DeviceTask& task : device.tasks) {
     const Ns t = launch_time(g, task.first);
-    const auto& rows = of_rank[g.rank[task.first]];
-    const auto after =
-        std::upper_bound(rows.begin(), rows.end(), t, [&](Ns x, std::size_t k) { return x < begin_of(k); });
-    if (after == rows.begin()) continue;
-    const std::size_t k = *(after - 1);
-    if (t >= g.steps[times[k].step].end) continue;
-    measured[k].add(g.observed_start[task.first], observed_end(g, task.last));
-    replayed[k].add(r.start[task.first], r.end[task.last]);
+    while (at > 0 && begin_of(mine[at]) > t) --at;
+    while (at + 1 < mine.size() && begin_of(mine[at + 1]) <= t) ++at;
+    if (t < begin_of(mine[at]) || t >= g.steps[times[mine[at]].step].end) continue;
+    measured[at].add(g.observed_start[task.first], observed_end(g, task.last));
+    replayed[at].add(r.start[task.first], r.end[task.last]);
   }
-  for (std::size_t k = 0; k < times.size(); ++k) {
+  for (std::size_t k = 0; k < mine.size(); ++k) {
     if (measured[k].last < measured[k].first) continue;
-    times[k].measured_makespan = measured[k].last - measured[k].first;
-    times[k].replayed_makespan = replayed[k].last - replayed[k].first;
+    times[mine[k]].measured_makespan = measured[k].last - measured[k].first;
+    times[mine[k]].replayed_makespan = replayed[k].last - replayed[k].first;
   }
 }
 
@@ -108,23 +102,22 @@ ClassTimes class_times(const DeviceTime& d, Ns begin, Ns end) {
   return t;
 }
 
-std::vector<StepTimes> step_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks,
-                                  const std::vector<DeviceTime>& measured, const std::vector<DeviceTime>& replayed,
-                                  const StepRows& rows) {
-  std::vector<StepTimes> out;
-  for (std::uint32_t row : rows) {
-    const Step& s = g.steps[row];
+void add_step_times(const ExecGraph& g, const Replay& r, const DeviceRuns& device, const StepRows& rows,
+                    std::vector<StepTimes>& times) {
+  std::vector<std::size_t> mine;
+  for (std::size_t k = 0; k < rows.size(); ++k) {
+    const Step& s = g.steps[rows[k]];
+    if (s.rank != device.rank) continue;
+    mine.push_back(k);
     const Window w = replayed_window(r, s);
-    StepTimes t;
-    t.step = row;
+    StepTimes& t = times[k];
+    t.step = rows[k];
     t.measured = s.end - s.begin;
     t.replayed = w.end - w.begin;
-    t.measured_classes = class_times(measured[s.rank], s.begin, s.end);
-    t.replayed_classes = class_times(replayed[s.rank], w.begin, w.end);
-    out.push_back(t);
+    t.measured_classes = class_times(device.measured, s.begin, s.end);
+    t.replayed_classes = class_times(device.replayed, w.begin, w.end);
   }
-  add_makespans(g, r, tasks, out);
-  return out;
+  if (!mine.empty()) add_makespans(g, r, device, std::move(mine), times);
 }
 
 Section steps_section(const ExecGraph& g, const std::vector<StepTimes>& times) {

@@ -17,6 +17,7 @@
 #include <array>
 #include <map>
 #include <tuple>
+#include <unordered_map>
 
 #include "reports/reports.h"
 
@@ -164,6 +165,15 @@ std::uint32_t comm_of_launch(const ExecGraph& g, const RankTrace& t, const std::
   return kNone;
 }
 
+using Small = std::array<std::int64_t, 8>;
+struct SmallHash {
+  std::size_t operator()(const Small& s) const {
+    std::uint64_t h = 0;
+    for (std::int64_t x : s) h = (h ^ static_cast<std::uint64_t>(x)) * 0x9e3779b97f4a7c15u, h ^= h >> 32;
+    return h;
+  }
+};
+
 struct Row {
   std::int64_t kernels = 0;
   Ns ns = 0;
@@ -172,19 +182,18 @@ struct Row {
 
 }  // namespace
 
-Section collectives_section(const TraceSet& traces, const ExecGraph& g, const std::vector<DeviceTask>& tasks) {
+Section collectives_section(const TraceSet& traces, const ExecGraph& g, const DeviceTasks& tasks) {
   std::map<Key, Row> rows;
   std::vector<std::vector<CommOp>> ops(g.ranks.size());
   std::vector<std::uint8_t> have_ops(g.ranks.size(), 0);
   // Kernels are many and kinds of them few: by rank, name and the ids of what the metadata say.
-  using Small = std::array<std::int64_t, 9>;
   struct Seen {
     Row* row;
     std::int64_t* kernels;
   };
-  std::map<Small, Seen> seen;
+  std::unordered_map<Small, Seen, SmallHash> seen;
 
-  for (const DeviceTask& task : tasks) {
+  for (const DeviceTask& task : tasks.rows) {
     const std::uint32_t i = task.first;
     const GraphRank& rank = g.ranks[g.rank[i]];
     if (g.kind[i] != NodeKind::comm || rank.trace >= traces.ranks.size()) continue;
@@ -199,7 +208,7 @@ Section collectives_section(const TraceSet& traces, const ExecGraph& g, const st
       }
       comm = comm_of_launch(g, t, ops[g.rank[i]], i);
     }
-    Small small{g.rank[i], raw(t.ops.name[op]), -1};
+    Small small{g.rank[i], raw(t.ops.name[op]), -1, 0, 0, 0, 0, 0};
     if (comm != kNone) {
       const CommArgs& c = t.comm_args;
       small = {g.rank[i],
@@ -209,8 +218,7 @@ Section collectives_section(const TraceSet& traces, const ExecGraph& g, const st
                std::max(c.in_elems[comm], c.out_elems[comm]),
                raw(c.group_name[comm]),
                raw(c.group_desc[comm]),
-               raw(c.group_ranks[comm]),
-               0};
+               raw(c.group_ranks[comm])};
     }
     auto it = seen.find(small);
     if (it == seen.end()) {

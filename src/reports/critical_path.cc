@@ -74,10 +74,42 @@ const char* wait_name(EdgeKind k) {
   return "";
 }
 
-std::string run_name(const TraceSet& traces, const ExecGraph& g, const std::vector<OpId>& owner, NodeId n) {
-  if (g.kind[raw(n)] != NodeKind::host) return std::string(node_name(traces, g, raw(n)));
-  if (owner[raw(n)] == kNoOp) return "between operators";
-  return std::string(op_name(traces, g, g.rank[raw(n)], owner[raw(n)]));
+// Of each hop of each path, path after path: its host owner, or the task's own row.
+std::vector<std::vector<OpId>> rows_of_hops(const ExecGraph& g, const std::vector<CriticalPath>& paths) {
+  struct Wanted {
+    std::uint32_t node;
+    OpId* to;
+  };
+  std::vector<std::vector<OpId>> out;
+  std::vector<Wanted> wanted;
+  std::vector<std::uint8_t> rank(g.ranks.size(), 0);
+  std::uint32_t last = 0;
+  for (const CriticalPath& p : paths) {
+    std::vector<OpId>& rows = out.emplace_back(p.hops.size(), kNoOp);
+    for (std::size_t k = 0; k < p.hops.size(); ++k) {
+      const std::uint32_t n = raw(p.hops[k].node);
+      rows[k] = g.source[n];
+      if (g.kind[n] != NodeKind::host) continue;
+      wanted.push_back({n, &rows[k]});
+      rank[g.rank[n]] = 1;
+      last = std::max(last, n);
+    }
+  }
+  std::sort(wanted.begin(), wanted.end(), [](const Wanted& a, const Wanted& b) { return a.node < b.node; });
+  HostOwner owner(g);
+  auto w = wanted.begin();
+  for (std::uint32_t i = 0; w != wanted.end() && i <= last; ++i) {
+    if (g.kind[i] != NodeKind::host || !rank[g.rank[i]]) continue;
+    const OpId row = owner.next(i);
+    for (; w != wanted.end() && w->node == i; ++w) *w->to = row;
+  }
+  return out;
+}
+
+std::string run_name(const TraceSet& traces, const ExecGraph& g, NodeId n, OpId row) {
+  if (g.kind[raw(n)] == NodeKind::host && row == kNoOp) return "between operators";
+  const std::string_view name = op_name(traces, g, g.rank[raw(n)], row);
+  return std::string(name.empty() ? name_of(g.kind[raw(n)]) : name);
 }
 
 }  // namespace
@@ -106,19 +138,16 @@ std::vector<NodeId> nodes_of(const CriticalPath& path) {
   return nodes;
 }
 
-std::vector<OpId> host_owner(const ExecGraph& g) {
-  std::vector<std::vector<OpId>> open(lane_count(g));
-  std::vector<OpId> owner(g.size(), kNoOp);
-  for (std::uint32_t i = 0; i < g.size(); ++i) {
-    if (g.kind[i] != NodeKind::host) continue;
-    std::vector<OpId>& stack = open[g.lane[i]];
-    if (!stack.empty()) owner[i] = stack.back();
-    if (g.at_begin[i]) {
-      stack.push_back(g.source[i]);
-      continue;
-    }
+HostOwner::HostOwner(const ExecGraph& graph) : g_(graph), open_(lane_count(graph)) {}
+
+OpId HostOwner::next(std::uint32_t i) {
+  std::vector<OpId>& stack = open_[g_.lane[i]];
+  const OpId owner = stack.empty() ? kNoOp : stack.back();
+  if (g_.at_begin[i]) {
+    stack.push_back(g_.source[i]);
+  } else {
     // A child may outlive its parent by a little: close what ends, wherever it stands.
-    const auto found = std::find(stack.rbegin(), stack.rend(), g.source[i]);
+    const auto found = std::find(stack.rbegin(), stack.rend(), g_.source[i]);
     if (found != stack.rend()) stack.erase(found.base() - 1);
   }
   return owner;
@@ -132,7 +161,7 @@ Section critical_path_section(const TraceSet& traces, const ExecGraph& g, const 
     Ns ns = 0;
   };
   // Hops are many and names few: find the row by a small number first.
-  const std::vector<OpId> owner = host_owner(g);
+  const auto row_of_hop = rows_of_hops(g, paths);
   std::vector<Row> rows;
   std::unordered_map<std::string, std::size_t> row_of;
   std::unordered_map<std::uint64_t, std::size_t> row_of_op;
@@ -143,17 +172,18 @@ Section critical_path_section(const TraceSet& traces, const ExecGraph& g, const 
     return it->second;
   };
   Ns total = 0;
-  for (const CriticalPath& path : paths) {
-    total += path.length;
-    for (const Hop& h : path.hops) {
+  for (std::size_t p = 0; p < paths.size(); ++p) {
+    total += paths[p].length;
+    for (std::size_t k = 0; k < paths[p].hops.size(); ++k) {
+      const Hop& h = paths[p].hops[k];
       const std::uint32_t i = raw(h.node);
       const std::int64_t rank = g.ranks[g.rank[i]].rank;
       if (h.run > 0) {
-        const OpId op = g.kind[i] == NodeKind::host ? owner[i] : g.source[i];
+        const OpId op = row_of_hop[p][k];
         const std::uint64_t small =
             (std::uint64_t{g.rank[i]} * 16 + static_cast<std::uint64_t>(g.kind[i])) << 32 | raw(op);
         const auto [it, fresh] = row_of_op.emplace(small, 0);
-        if (fresh) it->second = row_for(name_of(g.kind[i]), rank, run_name(traces, g, owner, h.node));
+        if (fresh) it->second = row_for(name_of(g.kind[i]), rank, run_name(traces, g, h.node, op));
         rows[it->second].ns += h.run;
       }
       if (h.wait > 0) rows[row_for(name_of(h.how), rank, wait_name(h.how))].ns += h.wait;
@@ -175,13 +205,14 @@ Section critical_path_hops_section(const TraceSet& traces, const ExecGraph& g, c
   Section s{.key = "critical_path_hops", .title = "", .table = {}};
   s.table.columns = {{.key = "step"},     {.key = "node"},        {.key = "kind"},    {.key = "rank"},  {.key = "name"},
                      {.key = "start_ns"}, {.key = "released_by"}, {.key = "wait_ms"}, {.key = "run_ms"}};
-  const std::vector<OpId> owner = host_owner(g);
-  for (const CriticalPath& path : paths)
-    for (auto h = path.hops.rbegin(); h != path.hops.rend(); ++h) {
-      const std::uint32_t i = raw(h->node);
-      s.table.rows.push_back({g.steps[path.step].number, std::int64_t{i}, std::string(name_of(g.kind[i])),
-                              g.ranks[g.rank[i]].rank, run_name(traces, g, owner, h->node), r.start[i],
-                              std::string(name_of(h->how)), to_ms(h->wait), to_ms(h->run)});
+  const auto row_of_hop = rows_of_hops(g, paths);
+  for (std::size_t p = 0; p < paths.size(); ++p)
+    for (std::size_t k = paths[p].hops.size(); k-- > 0;) {
+      const Hop& h = paths[p].hops[k];
+      const std::uint32_t i = raw(h.node);
+      s.table.rows.push_back({g.steps[paths[p].step].number, std::int64_t{i}, std::string(name_of(g.kind[i])),
+                              g.ranks[g.rank[i]].rank, run_name(traces, g, h.node, row_of_hop[p][k]), r.start[i],
+                              std::string(name_of(h.how)), to_ms(h.wait), to_ms(h.run)});
     }
   return s;
 }

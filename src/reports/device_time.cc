@@ -23,79 +23,103 @@ int class_of(NodeKind k) {
   return classes;
 }
 
-// The tasks of one class on one stream. They come in stream order, which is time order but for rare overlaps: those
-// wait in `stray` and are sorted at the end.
-struct Run {
-  Intervals rows, stray;
+// Tasks come in stream order, which is time order but for rare overlaps: those wait in `stray` and are sorted at the
+// end.
+void add(DeviceTime::Run& run, Ns begin, Ns end) {
+  if (run.rows.empty() || begin >= run.rows.back().begin)
+    append(run.rows, begin, end);
+  else if (begin < end)
+    run.stray.push_back({begin, end});
+}
 
-  void add(Ns begin, Ns end) {
-    if (rows.empty() || begin >= rows.back().begin)
-      append(rows, begin, end);
-    else if (begin < end)
-      stray.push_back({begin, end});
+// Pairs of streams, then pairs of pairs: each stretch is copied log2(streams) times.
+void merge_class(DeviceTime& d, std::size_t c, std::size_t lanes, Intervals& out) {
+  std::size_t filled = 0;
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    Intervals& rows = d.runs[lane * classes + c].rows;
+    if (!rows.empty()) std::swap(rows, d.runs[filled++ * classes + c].rows);
   }
-  Intervals take() { return stray.empty() ? std::move(rows) : unite(rows, unite_all(std::move(stray))); }
-};
-
-// Pairs, then pairs of pairs: each stretch is copied log2(streams) times.
-Intervals merge_runs(std::vector<Intervals> runs) {
-  while (runs.size() > 1) {
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < runs.size(); i += 2)
-      runs[kept++] = i + 1 < runs.size() ? unite(runs[i], runs[i + 1]) : std::move(runs[i]);
-    runs.resize(kept);
-  }
-  return runs.empty() ? Intervals{} : std::move(runs.front());
+  for (; filled > 1; filled = (filled + 1) / 2)
+    for (std::size_t i = 0; i < filled; i += 2) {
+      Intervals& to = d.runs[i / 2 * classes + c].rows;
+      Intervals& from = d.runs[i * classes + c].rows;
+      if (i + 1 < filled) {
+        unite(from, d.runs[(i + 1) * classes + c].rows, d.spare);
+        std::swap(to, d.spare);
+      } else if (&to != &from) {
+        std::swap(to, from);
+      }
+    }
+  out.clear();
+  if (filled == 1) std::swap(out, d.runs[c].rows);
 }
 
 }  // namespace
 
-std::vector<DeviceTask> device_tasks(const ExecGraph& g) {
-  std::vector<DeviceTask> out;
+DeviceTasks device_tasks(const ExecGraph& g) {
+  const auto counts = [&](std::uint32_t i) {
+    return class_of(g.kind[i]) != classes && !(g.kind[i] == NodeKind::comm && g.at_begin[i]);
+  };
+  DeviceTasks out;
+  std::vector<std::uint32_t>& first = out.first_of_rank;
+  first.assign(g.ranks.size() + 1, 0);
+  for (std::uint32_t i = 0; i < g.size(); ++i)
+    if (counts(i)) ++first[g.rank[i] + 1];
+  for (std::size_t k = 1; k < first.size(); ++k) first[k] += first[k - 1];
+  out.rows.resize(first.back());
+
+  std::vector<std::uint32_t> place(first.begin(), first.end());
   std::vector<std::uint32_t> arrived(lane_count(g), kNone);  // by stream: the arrival whose transfer is to come
   for (std::uint32_t i = 0; i < g.size(); ++i) {
     if (class_of(g.kind[i]) == classes) continue;
-    if (g.kind[i] != NodeKind::comm) {
-      out.push_back({i, i});
-      continue;
+    DeviceTask task{i, i};
+    if (g.kind[i] == NodeKind::comm) {
+      std::uint32_t& arrival = arrived[g.lane[i]];
+      if (g.at_begin[i]) {
+        arrival = i;
+        continue;
+      }
+      if (arrival != kNone && g.source[arrival] == g.source[i]) task.first = arrival;
+      arrival = kNone;
     }
-    std::uint32_t& first = arrived[g.lane[i]];
-    if (g.at_begin[i]) {
-      first = i;
-      continue;
-    }
-    out.push_back({first != kNone && g.source[first] == g.source[i] ? first : i, i});
-    first = kNone;
+    out.rows[place[g.rank[i]]++] = task;
   }
   return out;
 }
 
-std::vector<DeviceTime> device_times(const ExecGraph& g, const std::vector<DeviceTask>& tasks,
-                                     const std::vector<Ns>& start) {
-  const std::uint32_t lanes = lane_count(g);
-  std::vector<Run> runs(std::size_t{lanes} * classes);
-  for (const DeviceTask& t : tasks) {
+void device_time(const ExecGraph& g, const DeviceTasks& tasks, std::uint32_t rank, const std::vector<Ns>& start,
+                 DeviceTime& out) {
+  const GraphRank& of = g.ranks[rank];
+  if (out.runs.size() < std::size_t{of.lanes} * classes) out.runs.resize(std::size_t{of.lanes} * classes);
+  for (DeviceTime::Run& run : out.runs) {
+    run.rows.clear();
+    run.stray.clear();
+  }
+  for (const DeviceTask& t : tasks.of(rank)) {
     const auto c = static_cast<std::size_t>(class_of(g.kind[t.last]));
-    runs[std::size_t{g.lane[t.last]} * classes + c].add(start[t.first], start[t.last] + g.duration[t.last]);
+    add(out.runs[(g.lane[t.last] - of.first_lane) * std::size_t{classes} + c], start[t.first],
+        start[t.last] + g.duration[t.last]);
   }
+  for (DeviceTime::Run& run : out.runs) {
+    if (run.stray.empty()) continue;
+    unite_all(run.stray);
+    unite(run.rows, run.stray, out.spare);
+    std::swap(run.rows, out.spare);
+  }
+  merge_class(out, compute, of.lanes, out.compute);
+  merge_class(out, comm, of.lanes, out.comm);
+  merge_class(out, memory, of.lanes, out.memory);
+  intersect(out.compute, out.comm, out.both);
+  unite(out.compute, out.comm, out.active);
+  unite(out.active, out.memory, out.busy);
+}
 
-  std::vector<DeviceTime> out(g.ranks.size());
-  for (std::size_t k = 0; k < g.ranks.size(); ++k) {
-    std::vector<Intervals> of_class[classes];
-    for (std::uint32_t lane = g.ranks[k].first_lane; lane < g.ranks[k].first_lane + g.ranks[k].lanes; ++lane)
-      for (std::size_t c = 0; c < classes; ++c) {
-        Intervals rows = runs[std::size_t{lane} * classes + c].take();
-        if (!rows.empty()) of_class[c].push_back(std::move(rows));
-      }
-    DeviceTime& d = out[k];
-    d.compute = merge_runs(std::move(of_class[compute]));
-    d.comm = merge_runs(std::move(of_class[comm]));
-    d.memory = merge_runs(std::move(of_class[memory]));
-    d.both = intersect(d.compute, d.comm);
-    d.active = unite(d.compute, d.comm);
-    d.busy = unite(d.active, d.memory);
-  }
-  return out;
+void look_at_device(const ExecGraph& g, const Replay& r, const DeviceTasks& tasks, std::uint32_t rank,
+                    DeviceRuns& out) {
+  out.rank = rank;
+  out.tasks = tasks.of(rank);
+  device_time(g, tasks, rank, g.observed_start, out.measured);
+  device_time(g, tasks, rank, r.start, out.replayed);
 }
 
 }  // namespace orrery

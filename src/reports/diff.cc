@@ -62,10 +62,14 @@ struct Totals {
   Sums kernels, operators, classes, edges;
 };
 
-void add_classes(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks, Totals& t) {
+void add_classes(const ExecGraph& g, const Replay& r, const DeviceTasks& tasks, Totals& t) {
   const auto rows = *select_steps(g, {});
-  const auto times =
-      step_times(g, r, tasks, device_times(g, tasks, g.observed_start), device_times(g, tasks, r.start), rows);
+  std::vector<StepTimes> times(rows.size());
+  DeviceRuns device;
+  for (std::uint32_t k = 0; k < g.ranks.size(); ++k) {
+    look_at_device(g, r, tasks, k, device);
+    add_step_times(g, r, device, rows, times);
+  }
   for (std::size_t k = 0; k < times.size(); ++t.steps) {
     Ns measured = 0, replayed = 0;
     const std::int64_t number = g.steps[times[k].step].number;
@@ -101,12 +105,12 @@ Totals totals_of(const DiffSide& side) {
   t.ranks = static_cast<std::int64_t>(g.ranks.size());
   const auto tasks = device_tasks(g);
   add_classes(g, side.replay, tasks, t);
-  t.gpu_tasks = static_cast<std::int64_t>(tasks.size());
+  t.gpu_tasks = static_cast<std::int64_t>(tasks.rows.size());
 
   ByName kernels(side.traces, g), operators(side.traces, g);
-  const std::vector<OpId> owner = host_owner(g);
+  HostOwner owner(g);
   Sum between;
-  for (const DeviceTask& task : tasks) {
+  for (const DeviceTask& task : tasks.rows) {
     const Ns ns = observed_time(g, task);
     t.gpu += ns;
     if (Sum* s = kernels.at(side.traces, g, g.rank[task.last], g.source[task.last])) {
@@ -121,7 +125,7 @@ Totals totals_of(const DiffSide& side) {
     if (g.kind[i] == NodeKind::host) {
       t.calls += g.at_begin[i];
       t.host += g.duration[i];
-      Sum* s = operators.at(side.traces, g, g.rank[i], owner[i]);
+      Sum* s = operators.at(side.traces, g, g.rank[i], owner.next(i));
       (s ? *s : between).ns += g.duration[i];
       if (g.at_begin[i])
         if (Sum* call = operators.at(side.traces, g, g.rank[i], g.source[i])) ++call->count;

@@ -36,22 +36,32 @@ void add_shares(const Intervals& busy, Window w, std::vector<double>& out) {
   }
 }
 
-// One run of one rank, over its chosen steps.
-struct Busy {
-  std::vector<double> shares;
-  Ns busy = 0, length = 0;
-  void add(const Intervals& set, Window w) {
-    add_shares(set, w, shares);
-    busy += covered(set, w.begin, w.end);
-    length += w.end - w.begin;
-  }
-  Cell pct() const { return percent(static_cast<double>(busy), static_cast<double>(length)); }
-};
+Cell pct(const BusyShares& b) { return percent(static_cast<double>(b.busy), static_cast<double>(b.length)); }
 
 }  // namespace
 
-Section gpu_busy_section(const ExecGraph& g, const Replay& r, const std::vector<DeviceTime>& measured,
-                         const std::vector<DeviceTime>& replayed, const StepRows& rows) {
+BusyShares busy_shares(const DeviceTime& device, const std::vector<Window>& steps) {
+  BusyShares out;
+  for (const Window& w : steps) {
+    add_shares(device.busy, w, out.shares);
+    out.busy += covered(device.busy, w.begin, w.end);
+    out.length += w.end - w.begin;
+  }
+  return out;
+}
+
+RankBusy gpu_busy(const ExecGraph& g, const Replay& r, const DeviceRuns& device, const StepRows& rows) {
+  std::vector<Window> measured, replayed;
+  for (std::uint32_t row : rows) {
+    const Step& s = g.steps[row];
+    if (s.rank != device.rank) continue;
+    measured.push_back({s.begin, s.end});
+    replayed.push_back(replayed_window(r, s));
+  }
+  return {device.rank, busy_shares(device.measured, measured), busy_shares(device.replayed, replayed)};
+}
+
+Section gpu_busy_section(const ExecGraph& g, std::vector<RankBusy> busy) {
   Section s{.key = "gpu_busy", .title = "GPU busy, share of each ms", .table = {}};
   s.text_rows = 16;
   s.table.columns = {{.key = "rank"},
@@ -59,20 +69,10 @@ Section gpu_busy_section(const ExecGraph& g, const Replay& r, const std::vector<
                      {.key = "replayed_pct", .title = "replayed %", .digits = 1},
                      {.key = "measured"},
                      {.key = "replayed"}};
-  std::vector<std::uint32_t> ranks(g.ranks.size());
-  for (std::uint32_t k = 0; k < ranks.size(); ++k) ranks[k] = k;
-  std::stable_sort(ranks.begin(), ranks.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return g.ranks[a].rank < g.ranks[b].rank; });
-  for (std::uint32_t k : ranks) {
-    Busy seen, again;
-    for (std::uint32_t row : rows) {
-      const Step& step = g.steps[row];
-      if (step.rank != k) continue;
-      seen.add(measured[k].busy, {step.begin, step.end});
-      again.add(replayed[k].busy, replayed_window(r, step));
-    }
-    if (seen.length == 0) continue;
-    s.table.rows.push_back({g.ranks[k].rank, seen.pct(), again.pct(), std::move(seen.shares), std::move(again.shares)});
+  for (RankBusy& b : busy) {
+    if (b.measured.length == 0) continue;  // none of the chosen steps
+    s.table.rows.push_back({g.ranks[b.rank].rank, pct(b.measured), pct(b.replayed), std::move(b.measured.shares),
+                            std::move(b.replayed.shares)});
   }
   return s;
 }

@@ -98,37 +98,34 @@ void walk_back(const ExecGraph& g, const Replay& r, NodeId node, std::uint32_t r
   }
 }
 
-// For each stretch of a rank's busy time, a task that starts it.
-std::vector<std::vector<NodeId>> first_tasks(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks,
-                                             const std::vector<DeviceTime>& device) {
-  std::vector<std::vector<NodeId>> first(g.ranks.size());
-  for (std::size_t k = 0; k < first.size(); ++k) first[k].assign(device[k].busy.size(), kNoNode);
-  std::vector<std::size_t> cursor(lane_count(g), 0);  // by stream: tasks come nearly in order of time
-  for (const DeviceTask& t : tasks) {
-    const std::uint32_t i = t.first;
-    if (r.start[i] == r.end[t.last]) continue;
-    const Intervals& busy = device[g.rank[i]].busy;
-    std::size_t& at = cursor[g.lane[i]];
-    while (at > 0 && busy[at].begin > r.start[i]) --at;
-    while (at + 1 < busy.size() && busy[at + 1].begin <= r.start[i]) ++at;
-    NodeId& node = first[g.rank[i]][at];
-    if (busy[at].begin == r.start[i] && node == kNoNode) node = NodeId{i};
+// For each stretch of the replayed device's busy time, a task that starts it.
+std::vector<NodeId> first_tasks(const ExecGraph& g, const Replay& r, const DeviceRuns& device) {
+  const Intervals& busy = device.replayed.busy;
+  std::vector<NodeId> first(busy.size(), kNoNode);
+  const GraphRank& rank = g.ranks[device.rank];
+  std::vector<std::size_t> cursor(rank.lanes, 0);  // by stream: tasks come nearly in order of time
+  for (const DeviceTask& t : device.tasks) {
+    const Ns start = r.start[t.first];
+    if (start == r.end[t.last]) continue;
+    std::size_t& at = cursor[g.lane[t.first] - rank.first_lane];
+    while (at > 0 && busy[at].begin > start) --at;
+    while (at + 1 < busy.size() && busy[at + 1].begin <= start) ++at;
+    if (busy[at].begin == start && first[at] == kNoNode) first[at] = NodeId{t.first};
   }
   return first;
 }
 
 }  // namespace
 
-std::vector<IdleTimes> idle_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks,
-                                  const std::vector<DeviceTime>& replayed, const StepRows& rows) {
-  const auto first = first_tasks(g, r, tasks, replayed);
-  std::vector<IdleTimes> out(g.ranks.size());
-  for (std::size_t k = 0; k < out.size(); ++k) out[k].has_device = !replayed[k].busy.empty();
+IdleTimes idle_times(const ExecGraph& g, const Replay& r, const DeviceRuns& device, const StepRows& rows) {
+  IdleTimes times;
+  const Intervals& busy = device.replayed.busy;
+  times.has_device = !busy.empty();
+  const std::vector<NodeId> first = first_tasks(g, r, device);
   for (std::uint32_t row : rows) {
     const Step& s = g.steps[row];
+    if (s.rank != device.rank) continue;
     const Window w = replayed_window(r, s);
-    IdleTimes& times = out[s.rank];
-    const Intervals& busy = replayed[s.rank].busy;
     const auto last_before =
         std::partition_point(busy.begin(), busy.end(), [&](const Interval& i) { return i.end <= w.begin; });
     Ns low = w.begin;
@@ -138,7 +135,7 @@ std::vector<IdleTimes> idle_times(const ExecGraph& g, const Replay& r, const std
       if (high > low) {
         times.idle += high - low;
         Pause p{times, low, high};
-        const NodeId next = any ? first[s.rank][static_cast<std::size_t>(i - busy.begin())] : s.end_node;
+        const NodeId next = any ? first[static_cast<std::size_t>(i - busy.begin())] : s.end_node;
         // After the last task of all nothing waits for the device: the step's own end is what was waited for.
         if (!any) p.take(cause_of(g.kind[raw(next)]), r.start[raw(next)]);
         walk_back(g, r, next, s.rank, p);
@@ -148,7 +145,7 @@ std::vector<IdleTimes> idle_times(const ExecGraph& g, const Replay& r, const std
       low = std::max(low, i->end);
     }
   }
-  return out;
+  return times;
 }
 
 Section idle_section(const ExecGraph& g, const std::vector<IdleTimes>& times, const std::vector<StepTimes>& steps) {

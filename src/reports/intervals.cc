@@ -4,22 +4,18 @@
 
 namespace orrery {
 
-Intervals unite(const Intervals& a, const Intervals& b) {
-  if (a.empty()) return b;
-  if (b.empty()) return a;
-  Intervals out;
-  out.reserve(a.size() + b.size());
+void unite(const Intervals& a, const Intervals& b, Intervals& out) {
+  out.clear();
   auto x = a.begin(), y = b.begin();
   while (x != a.end() || y != b.end()) {
     const bool first = y == b.end() || (x != a.end() && x->begin <= y->begin);
     const Interval& i = first ? *x++ : *y++;
     append(out, i.begin, i.end);
   }
-  return out;
 }
 
-Intervals intersect(const Intervals& a, const Intervals& b) {
-  Intervals out;
+void intersect(const Intervals& a, const Intervals& b, Intervals& out) {
+  out.clear();
   auto x = a.begin(), y = b.begin();
   while (x != a.end() && y != b.end()) {
     append(out, std::max(x->begin, y->begin), std::min(x->end, y->end));
@@ -28,14 +24,21 @@ Intervals intersect(const Intervals& a, const Intervals& b) {
     else
       ++y;
   }
-  return out;
 }
 
-Intervals unite_all(Intervals rows) {
+void unite_all(Intervals& rows) {
   std::sort(rows.begin(), rows.end(), [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-  Intervals out;
-  for (const Interval& i : rows) append(out, i.begin, i.end);
-  return out;
+  std::size_t last = 0, kept = 0;  // as append() does, in place
+  for (const Interval i : rows) {
+    if (i.begin >= i.end) continue;
+    if (kept > 0 && i.begin <= rows[last].end) {
+      rows[last].end = std::max(rows[last].end, i.end);
+    } else {
+      last = kept++;
+      rows[last] = i;
+    }
+  }
+  rows.resize(kept);
 }
 
 Ns covered(const Intervals& set, Ns begin, Ns end) {

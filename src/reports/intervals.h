@@ -23,10 +23,11 @@ inline void append(Intervals& set, Ns begin, Ns end) {
   }
 }
 
-Intervals unite(const Intervals& a, const Intervals& b);
-Intervals intersect(const Intervals& a, const Intervals& b);
-// The union of any stretches, in any order.
-Intervals unite_all(Intervals rows);
+// `out` is overwritten, its buffer reused; it is neither of the two others.
+void unite(const Intervals& a, const Intervals& b, Intervals& out);
+void intersect(const Intervals& a, const Intervals& b, Intervals& out);
+// `rows`, any stretches in any order, becomes their union.
+void unite_all(Intervals& rows);
 // How much of [begin, end) the set covers, ns.
 Ns covered(const Intervals& set, Ns begin, Ns end);
 

@@ -6,9 +6,9 @@ namespace orrery {
 namespace {
 
 // Until ranks are joined, each is replayed on its own.
-void note_ranks_alone(const ExecGraph& g, const std::vector<DeviceTask>& tasks, Notes& notes) {
+void note_ranks_alone(const ExecGraph& g, const DeviceTasks& tasks, Notes& notes) {
   std::uint64_t alone = 0;
-  for (const DeviceTask& t : tasks) alone += g.kind[t.last] == NodeKind::comm && t.first == t.last;
+  for (const DeviceTask& t : tasks.rows) alone += g.kind[t.last] == NodeKind::comm && t.first == t.last;
   notes.add(
       "waiting-inside-transfer", Severity::info, alone, "",
       "communication kernels are replayed as long as measured: waiting for peers and transfer are not told apart");
@@ -22,10 +22,17 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
   const auto rows = select_steps(g, options.steps);
   if (!rows) return tl::unexpected(rows.error());
 
-  const auto tasks = device_tasks(g);
-  const auto measured = device_times(g, tasks, g.observed_start);
-  const auto replayed = device_times(g, tasks, r.start);
-  const auto steps = step_times(g, r, tasks, measured, replayed, *rows);
+  const DeviceTasks tasks = device_tasks(g);
+  std::vector<StepTimes> steps(rows->size());
+  std::vector<IdleTimes> idle;
+  std::vector<RankBusy> busy;
+  DeviceRuns device;
+  for (std::uint32_t k = 0; k < g.ranks.size(); ++k) {
+    look_at_device(g, r, tasks, k, device);
+    add_step_times(g, r, device, *rows, steps);
+    idle.push_back(idle_times(g, r, device, *rows));
+    busy.push_back(gpu_busy(g, r, device, *rows));
+  }
   const auto paths = critical_paths(g, r, *rows);
 
   Document d;
@@ -38,12 +45,12 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
   d.sections.push_back(steps_section(g, steps));
   d.sections.push_back(ranks_section(traces, g));
   d.sections.push_back(quality_section(build.quality));
-  d.sections.push_back(idle_section(g, idle_times(g, r, tasks, replayed, *rows), steps));
+  d.sections.push_back(idle_section(g, idle, steps));
   d.sections.push_back(stragglers_section());
   d.sections.push_back(critical_path_section(traces, g, paths));
   d.sections.push_back(collectives_section(traces, g, tasks));
   d.sections.push_back(communication_section());
-  d.sections.push_back(gpu_busy_section(g, r, measured, replayed, *rows));
+  d.sections.push_back(gpu_busy_section(g, std::move(busy)));
   if (options.critical_path_hops) d.sections.push_back(critical_path_hops_section(traces, g, r, paths));
   return d;
 }

@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,19 +40,40 @@ Window replayed_window(const Replay& r, const Step& s);
 struct DeviceTask {
   std::uint32_t first = 0, last = 0;
 };
-// In the order of nodes; stalls are none.
-std::vector<DeviceTask> device_tasks(const ExecGraph& g);
+// All of them, rank by rank in the order of nodes; stalls are none.
+struct DeviceTasks {
+  std::vector<DeviceTask> rows;
+  std::vector<std::uint32_t> first_of_rank;  // by row of ExecGraph::ranks, and one past the last
+  std::span<const DeviceTask> of(std::uint32_t rank) const {
+    return std::span(rows).subspan(first_of_rank[rank], first_of_rank[rank + 1] - first_of_rank[rank]);
+  }
+};
+DeviceTasks device_tasks(const ExecGraph& g);
 
 struct DeviceTime {  // one rank, unions over all its streams
   Intervals compute, comm, memory;
   Intervals both;    // compute and comm
   Intervals active;  // compute or comm
   Intervals busy;    // any of the three
-};
 
-// By row of ExecGraph::ranks. `start` holds one time per node: ExecGraph::observed_start or Replay::start.
-std::vector<DeviceTime> device_times(const ExecGraph& g, const std::vector<DeviceTask>& tasks,
-                                     const std::vector<Ns>& start);
+  struct Run {  // working memory: one class on one stream
+    Intervals rows, stray;
+  };
+  std::vector<Run> runs;
+  Intervals spare;
+};
+// `start` holds one time per node: ExecGraph::observed_start or Replay::start. The buffers of `out` are reused.
+void device_time(const ExecGraph& g, const DeviceTasks& tasks, std::uint32_t rank, const std::vector<Ns>& start,
+                 DeviceTime& out);
+
+// One rank's device in both runs. Reports go from rank to rank with one of these: fresh memory costs more than the
+// work.
+struct DeviceRuns {
+  std::uint32_t rank = 0;
+  std::span<const DeviceTask> tasks;
+  DeviceTime measured, replayed;
+};
+void look_at_device(const ExecGraph& g, const Replay& r, const DeviceTasks& tasks, std::uint32_t rank, DeviceRuns& out);
 
 // ---- classes of time (breakdown.cc) ----
 
@@ -69,9 +91,9 @@ struct StepTimes {         // one step of one rank, ns
   // First start to last end of the GPU tasks launched in the step; -1 when there are none.
   Ns measured_makespan = -1, replayed_makespan = -1;
 };
-std::vector<StepTimes> step_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks,
-                                  const std::vector<DeviceTime>& measured, const std::vector<DeviceTime>& replayed,
-                                  const StepRows& rows);
+// Fills those of `times` that are steps of the rank; times[i] is the step rows[i].
+void add_step_times(const ExecGraph& g, const Replay& r, const DeviceRuns& device, const StepRows& rows,
+                    std::vector<StepTimes>& times);
 Section steps_section(const ExecGraph& g, const std::vector<StepTimes>& times);
 Section summary_section(const ExecGraph& g, const std::vector<StepTimes>& times);
 
@@ -90,8 +112,8 @@ struct IdleTimes {  // one rank, ns, in the replayed run, inside the chosen step
   Ns idle = 0;                  // the sum of by_cause
   bool has_device = false;      // the rank ran GPU tasks at all
 };
-std::vector<IdleTimes> idle_times(const ExecGraph& g, const Replay& r, const std::vector<DeviceTask>& tasks,
-                                  const std::vector<DeviceTime>& replayed, const StepRows& rows);
+IdleTimes idle_times(const ExecGraph& g, const Replay& r, const DeviceRuns& device, const StepRows& rows);
+// `times` by row of ExecGraph::ranks.
 Section idle_section(const ExecGraph& g, const std::vector<IdleTimes>& times, const std::vector<StepTimes>& steps);
 
 // ---- what the step's time was made of (critical_path.cc) ----
@@ -116,20 +138,37 @@ Section critical_path_hops_section(const TraceSet& traces, const ExecGraph& g, c
 // The path's nodes in order of time, for the exported trace.
 std::vector<NodeId> nodes_of(const CriticalPath& path);
 
-// By node: the innermost row of the rank's OpTable whose work a host node is (time inside a call or operator, or
-// between its children); kNoOp between top-level rows and for nodes that are not host work.
-std::vector<OpId> host_owner(const ExecGraph& g);
+// The innermost row of the rank's OpTable whose work a host node is (time inside a call or operator, or between its
+// children); kNoOp between top-level rows. Asked for every host node, in order.
+class HostOwner {
+ public:
+  explicit HostOwner(const ExecGraph& graph);
+  OpId next(std::uint32_t host_node);
+
+ private:
+  const ExecGraph& g_;
+  std::vector<std::vector<OpId>> open_;  // by thread: rows that have begun and not ended
+};
 
 // ---- how busy the device was (gpu_busy.cc) ----
 
-Section gpu_busy_section(const ExecGraph& g, const Replay& r, const std::vector<DeviceTime>& measured,
-                         const std::vector<DeviceTime>& replayed, const StepRows& rows);
+struct BusyShares {  // one rank in one run
+  std::vector<double> shares;
+  Ns busy = 0, length = 0;  // of the chosen steps
+};
+BusyShares busy_shares(const DeviceTime& device, const std::vector<Window>& steps);
+struct RankBusy {
+  std::uint32_t rank = 0;
+  BusyShares measured, replayed;
+};
+RankBusy gpu_busy(const ExecGraph& g, const Replay& r, const DeviceRuns& device, const StepRows& rows);
+Section gpu_busy_section(const ExecGraph& g, std::vector<RankBusy> busy);
 
 // ---- who and what (ranks.cc, collectives.cc) ----
 
 Section ranks_section(const TraceSet& traces, const ExecGraph& g);
 Section stragglers_section();  // empty until ranks are joined
-Section collectives_section(const TraceSet& traces, const ExecGraph& g, const std::vector<DeviceTask>& tasks);
+Section collectives_section(const TraceSet& traces, const ExecGraph& g, const DeviceTasks& tasks);
 Section communication_section();  // empty until ranks are joined
 
 // ---- whole documents ----
