@@ -90,10 +90,10 @@ class ChromeTrace {
   void prepare();
   void header();
   void rank(std::uint32_t row);
-  void lane(std::uint32_t row, std::uint32_t lane);
+  void lane(std::uint32_t row, std::uint32_t lane, bool host);
   void collect_host(std::uint32_t lane);
   void collect_device(std::uint32_t lane);
-  std::vector<Track> name_tracks(std::uint32_t row, std::uint32_t lane, std::uint32_t tracks);
+  std::vector<Track> name_tracks(std::uint32_t row, std::uint32_t lane, bool host, std::uint32_t tracks);
   void host_slice(const RankTrace& t, const Slice& s);
   void device_slice(const RankTrace& t, const Slice& s);
   void comm_arguments(const RankTrace& t, std::uint32_t row);
@@ -244,7 +244,7 @@ void ChromeTrace::collect_host(std::uint32_t lane) {
   open_.clear();
   for (std::uint32_t k = first_of_lane_[lane]; k < first_of_lane_[lane + 1]; ++k) {
     const std::uint32_t i = by_lane_[k], op = raw(g_.source[i]);
-    if (op >= slot_of_op_.size()) continue;
+    if (g_.kind[i] != NodeKind::host || op >= slot_of_op_.size()) continue;
     if (critical_[i] && !open_.empty()) owner_[i] = OpId{open_.back()};
     if (g_.at_begin[i]) {
       slot_of_op_[op] = static_cast<std::uint32_t>(slices_.size());
@@ -269,6 +269,7 @@ void ChromeTrace::collect_host(std::uint32_t lane) {
 void ChromeTrace::collect_device(std::uint32_t lane) {
   for (std::uint32_t k = first_of_lane_[lane]; k < first_of_lane_[lane + 1]; ++k) {
     const std::uint32_t i = by_lane_[k], op = raw(g_.source[i]);
+    if (g_.kind[i] == NodeKind::host) continue;
     if (!is_task(g_.kind[i]) || op >= slot_of_op_.size() || slot_of_op_[op] == kNone) {
       if (is_task(g_.kind[i]) && op < slot_of_op_.size()) slot_of_op_[op] = static_cast<std::uint32_t>(slices_.size());
       slices_.push_back({r_.start[i], r_.end[i], i, i});
@@ -323,17 +324,16 @@ void ChromeTrace::device_slice(const RankTrace& t, const Slice& s) {
     argument_us("waiting for peers", r_.start[s.last_node] - s.begin);
 }
 
-std::vector<Track> ChromeTrace::name_tracks(std::uint32_t row, std::uint32_t lane, std::uint32_t tracks) {
+std::vector<Track> ChromeTrace::name_tracks(std::uint32_t row, std::uint32_t lane, bool host, std::uint32_t tracks) {
   const RankTrace* t = trace_of(row);
   const std::uint32_t local = lane - g_.ranks[row].first_lane;
   const bool known = t != nullptr && local < t->lanes.size();
-  const bool device = known && t->lanes.kind[local] == LaneKind::stream;
-  const std::uint32_t process = 2 * row + (device ? 1 : 0);
+  const std::uint32_t process = 2 * row + (host ? 0 : 1);
   std::set<std::int64_t>& used = used_tids_[process];
   const std::int64_t own = known ? t->lanes.tid[local] : 0;
   std::string name = known ? std::string(t->strings.view(t->lanes.name[local])) : "";
   while (name.ends_with(' ')) name.pop_back();
-  if (name.empty()) name = fmt::format("{} {}", device ? "stream" : "thread", own);
+  if (name.empty()) name = fmt::format("{} {}", host ? "thread" : "stream", own);
   std::vector<Track> out;
   for (std::uint32_t k = 0; k < tracks; ++k) {
     Track track{process + 1, own};
@@ -350,16 +350,16 @@ std::vector<Track> ChromeTrace::name_tracks(std::uint32_t row, std::uint32_t lan
   return out;
 }
 
-void ChromeTrace::lane(std::uint32_t row, std::uint32_t lane) {
+// What the lane's host nodes, or its device nodes, make of it: a file may have both under one number.
+void ChromeTrace::lane(std::uint32_t row, std::uint32_t lane, bool host) {
   const RankTrace* t = trace_of(row);
-  if (t == nullptr || first_of_lane_[lane] == first_of_lane_[lane + 1]) return;
-  const bool host = g_.kind[by_lane_[first_of_lane_[lane]]] == NodeKind::host;
+  if (t == nullptr) return;
   slices_.clear();
   host ? collect_host(lane) : collect_device(lane);
   if (slices_.empty()) return;
   sort_by_begin(slices_);
   const std::uint32_t count = assign_tracks(slices_, host, track_);
-  const std::vector<Track> tracks = name_tracks(row, lane, count);
+  const std::vector<Track> tracks = name_tracks(row, lane, host, count);
   const auto first_row = static_cast<std::uint32_t>(tracks_.size());
   std::vector<std::string> places;
   for (const Track& k : tracks) {
@@ -398,7 +398,10 @@ void ChromeTrace::rank(std::uint32_t row) {
   metadata("process_name", pid + 1, 0, "name", fmt::format("rank {} GPU{}", k.rank, gpu));
   metadata("process_labels", pid + 1, 0, "labels", std::string_view("GPU"));
   metadata("process_sort_index", pid + 1, 0, "sort_index", pid + 1);
-  for (std::uint32_t l = k.first_lane; l < k.first_lane + k.lanes; ++l) lane(row, l);
+  for (std::uint32_t l = k.first_lane; l < k.first_lane + k.lanes; ++l) {
+    lane(row, l, true);
+    lane(row, l, false);
+  }
 }
 
 // ---- flows ---------------------------------------------------------------------------------------------------------
