@@ -53,6 +53,9 @@ void whole_trace(Draft& d) {
 }
 
 void measure_idle(Draft& d) {
+  // Old traces have whole microseconds: a start and an end each rounded say nothing about less than two of them.
+  const bool whole_us = std::all_of(d.tasks.begin(), d.tasks.end(), [](const Task& t) { return t.start % 1000 == 0; });
+  const Ns resolution = whole_us ? 2'000 : 0;
   std::vector<std::uint32_t> order(d.tasks.size());
   for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(),
@@ -69,7 +72,8 @@ void measure_idle(Draft& d) {
         const Ns from = std::max(busy_until, windows[k].begin), to = std::min(t.start, windows[k].end);
         if (to <= from) continue;
         d.quality.idle_ns += to - from;
-        d.quality.unexplained_idle_ns += std::max<Ns>(0, to - std::max(from, d.explained_start[i]));
+        const Ns unexplained = to - std::max(from, d.explained_start[i]);
+        if (unexplained > resolution) d.quality.unexplained_idle_ns += unexplained;
       }
     }
     busy_until = std::max(busy_until, t.end);

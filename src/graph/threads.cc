@@ -1,5 +1,6 @@
 // CPU threads: cut at every begin and end of their rows. The node of a boundary carries the host work up to it.
 #include <algorithm>
+#include <iterator>
 
 #include "graph/draft.h"
 
@@ -27,7 +28,30 @@ std::uint8_t flags_of(Draft& d, std::uint32_t op) {
 // A thread whose rows are nothing but event polls (NCCL's watchdog) is no part of the job's work.
 using RowIt = std::vector<Draft::RowKey>::const_iterator;
 
-bool call_order(const CallRow& a, const CallRow& b) { return a.begin != b.begin ? a.begin < b.begin : a.op < b.op; }
+// Calls of one thread are in order already; a stable merge keeps that where begins are equal.
+bool call_order(const CallRow& a, const CallRow& b) { return a.begin < b.begin; }
+
+// Several calls may begin in one microsecond of an old trace: their correlation ids tell which came first.
+void order_equal_begins(const OpTable& ops, std::vector<Draft::RowKey>::iterator from,
+                        std::vector<Draft::RowKey>::iterator to) {
+  std::vector<Draft::RowKey> calls;
+  for (auto run = from; run != to;) {
+    auto end = run + 1;
+    while (end != to && end->start == run->start) ++end;
+    if (end - run > 1) {
+      auto is_call = [&](const Draft::RowKey& k) { return ops.kind[k.op] == OpKind::runtime && ops.corr[k.op] != 0; };
+      calls.clear();
+      std::copy_if(run, end, std::back_inserter(calls), is_call);
+      std::stable_sort(calls.begin(), calls.end(),
+                       [&](const Draft::RowKey& a, const Draft::RowKey& b) { return ops.corr[a.op] < ops.corr[b.op]; });
+      auto next = calls.begin();
+      for (auto it = run; it != end; ++it) {
+        if (is_call(*it)) *it = *next++;
+      }
+    }
+    run = end;
+  }
+}
 
 bool only_polls(Draft& d, RowIt from, RowIt to) {
   const OpTable& ops = d.trace->ops;
@@ -72,9 +96,10 @@ struct Walk {
     CallRow call{ops.start[op], ops.end(op), op,   thread, d.begin_node[op], kNone, kNone, kNone, kNone, 0, 0,
                  kNone,         kind,        false};
     for (auto it = d.open.rbegin(); it != d.open.rend(); ++it) {
-      if (call.parent == kNone) call.parent = it->op;
+      if (call.parent == kNone && it->start < call.begin) call.parent = it->op;
       const std::uint8_t f = d.name_flags[raw(ops.name[it->op])];
-      if (call.nccl_range == kNone && (f & kNcclRange) != 0) call.nccl_range = it->op;
+      // a call that begins with the range, in whole microseconds, came before it: NCCL's first call takes a while
+      if (call.nccl_range == kNone && (f & kNcclRange) != 0 && it->start < call.begin) call.nccl_range = it->op;
       if ((f & kCommOp) != 0) {
         call.comm_op = it->op;
         break;
@@ -128,6 +153,7 @@ void add_threads(Draft& d) {
       continue;
     }
     if (!std::is_sorted(begin, end, earlier)) std::sort(begin, end, earlier);
+    order_equal_begins(ops, begin, end);
     Walk walk{d, static_cast<std::uint32_t>(d.threads.size()), l, t.window_start};
     const std::uint32_t first_node = d.nodes();
     const auto first_call = static_cast<std::ptrdiff_t>(d.calls.size());
