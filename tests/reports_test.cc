@@ -304,9 +304,7 @@ TEST(Breakdown, UnionsNotSums) {
   run.m.task(NodeKind::memcpy, 3, 50, 80);
   run.m.step(0, 0, 200);
   expect_classes(run.classes(), 100, 0, 0, 100, 30);
-  DeviceTime device;
-  device_time(run.m.g, device_tasks(run.m.g), 0, run.m.g.observed_start, device);
-  EXPECT_EQ(covered(device.busy, 0, 200), 130);
+  each_device(run.m.g, run.m.observe(), [](const DeviceRuns& d) { EXPECT_EQ(covered(d.measured.busy, 0, 200), 130); });
 }
 
 // https://github.com/AMD-AGI/TraceLens/issues/728: tasks of a graph launch have no launch of their own and are busy
@@ -465,6 +463,23 @@ TEST(Breakdown, ClassesOfAMadeUpJobAreItsTruth) {
     for (const Hop& h : p.hops) sum += h.wait + h.run;
     EXPECT_EQ(sum, p.length);
   }
+}
+
+// Joined ranks have their nodes mixed: tasks are still found rank by rank, in the order of each stream.
+TEST(Breakdown, NodesOfRanksMayBeMixed) {
+  HandRun run(2);
+  for (Ns k = 0; k < 10; ++k) {
+    run.m.task(NodeKind::kernel, 1, k * 10, 5, kNoOp, 1);
+    run.m.task(NodeKind::comm, 2, k * 10, 2, kNoOp, 0);
+  }
+  run.m.step(0, 0, 100, 0);
+  run.m.step(0, 0, 100, 1);
+  run.m.observe();
+  const auto times = run.times();
+  expect_classes(times[0].measured_classes, 0, 0, 20, 80, 0);
+  expect_classes(times[1].measured_classes, 50, 0, 0, 50, 0);
+  EXPECT_EQ(times[0].measured_makespan, 92);
+  EXPECT_EQ(times[1].measured_makespan, 95);
 }
 
 // ---- idle ----
@@ -985,13 +1000,16 @@ TEST(RealTraces, ClassTimesMatchAnotherProgram) {
     ASSERT_TRUE(build.has_value()) << build.error().line();
     const ExecGraph& g = build->graph;
     const DeviceTasks tasks = device_tasks(g);
-    DeviceTime d;
+    Replay r;
+    replay(g, r);
+    DeviceRuns device;
+    const DeviceTime& d = device.measured;
     for (const Row& want : rows) {
       const auto k = static_cast<std::size_t>(
-          std::find_if(g.ranks.begin(), g.ranks.end(), [&](const GraphRank& r) { return r.rank == want.rank; }) -
+          std::find_if(g.ranks.begin(), g.ranks.end(), [&](const GraphRank& x) { return x.rank == want.rank; }) -
           g.ranks.begin());
       ASSERT_LT(k, g.ranks.size()) << set << " rank " << want.rank;
-      device_time(g, tasks, static_cast<std::uint32_t>(k), g.observed_start, d);
+      look_at_device(g, r, tasks, static_cast<std::uint32_t>(k), device);
       ASSERT_FALSE(d.busy.empty());
       const Ns begin = d.busy.front().begin, end = d.busy.back().end;
       const ClassTimes c = class_times(d, begin, end);

@@ -57,26 +57,26 @@ Ns launch_time(const ExecGraph& g, std::uint32_t task) {
 
 struct Span {
   Ns first = std::numeric_limits<Ns>::max(), last = std::numeric_limits<Ns>::min();
-  void add(Ns begin, Ns end) {
-    first = std::min(first, begin);
-    last = std::max(last, end);
+  void add(const Interval& task) {
+    first = std::min(first, task.begin);
+    last = std::max(last, task.end);
   }
 };
 
 // `mine`: the rank's rows of `times`.
-void add_makespans(const ExecGraph& g, const Replay& r, const DeviceRuns& device, std::vector<std::size_t> mine,
+void add_makespans(const ExecGraph& g, const DeviceRuns& device, std::vector<std::size_t> mine,
                    std::vector<StepTimes>& times) {
   const auto begin_of = [&](std::size_t k) { return g.steps[times[k].step].begin; };
   std::sort(mine.begin(), mine.end(), [&](std::size_t a, std::size_t b) { return begin_of(a) < begin_of(b); });
   std::vector<Span> measured(mine.size()), replayed(mine.size());
   std::size_t at = 0;  // launches come nearly in order of time; a rank's steps do not overlap
-  for (const DeviceTask& task : device.tasks) {
-    const Ns t = launch_time(g, task.first);
+  for (std::size_t i = 0; i < device.tasks.size(); ++i) {
+    const Ns t = launch_time(g, device.tasks[i].first);
     while (at > 0 && begin_of(mine[at]) > t) --at;
     while (at + 1 < mine.size() && begin_of(mine[at + 1]) <= t) ++at;
     if (t < begin_of(mine[at]) || t >= g.steps[times[mine[at]].step].end) continue;
-    measured[at].add(g.observed_start[task.first], observed_end(g, task.last));
-    replayed[at].add(r.start[task.first], r.end[task.last]);
+    measured[at].add(device.measured_times[i]);
+    replayed[at].add(device.replayed_times[i]);
   }
   for (std::size_t k = 0; k < mine.size(); ++k) {
     if (measured[k].last < measured[k].first) continue;
@@ -117,7 +117,7 @@ void add_step_times(const ExecGraph& g, const Replay& r, const DeviceRuns& devic
     t.measured_classes = class_times(device.measured, s.begin, s.end);
     t.replayed_classes = class_times(device.replayed, w.begin, w.end);
   }
-  if (!mine.empty()) add_makespans(g, r, device, std::move(mine), times);
+  if (!mine.empty()) add_makespans(g, device, std::move(mine), times);
 }
 
 Section steps_section(const ExecGraph& g, const std::vector<StepTimes>& times) {

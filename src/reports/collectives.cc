@@ -196,7 +196,7 @@ Section collectives_section(const TraceSet& traces, const ExecGraph& g, const De
   for (const DeviceTask& task : tasks.rows) {
     const std::uint32_t i = task.first;
     const GraphRank& rank = g.ranks[g.rank[i]];
-    if (g.kind[i] != NodeKind::comm || rank.trace >= traces.ranks.size()) continue;
+    if (task.kind != NodeKind::comm || rank.trace >= traces.ranks.size()) continue;
     const RankTrace& t = traces.ranks[rank.trace];
     const std::uint32_t op = raw(g.source[i]);
     if (op >= t.ops.size()) continue;

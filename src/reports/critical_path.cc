@@ -164,7 +164,7 @@ Section critical_path_section(const TraceSet& traces, const ExecGraph& g, const 
   const auto row_of_hop = rows_of_hops(g, paths);
   std::vector<Row> rows;
   std::unordered_map<std::string, std::size_t> row_of;
-  std::unordered_map<std::uint64_t, std::size_t> row_of_op;
+  std::unordered_map<std::uint64_t, std::size_t> row_of_number;
   const auto row_for = [&](std::string_view kind, std::int64_t rank, std::string name) {
     std::string key = std::string(kind) + '\n' + std::to_string(rank) + '\n' + name;
     const auto [it, fresh] = row_of.emplace(std::move(key), rows.size());
@@ -178,15 +178,20 @@ Section critical_path_section(const TraceSet& traces, const ExecGraph& g, const 
       const Hop& h = paths[p].hops[k];
       const std::uint32_t i = raw(h.node);
       const std::int64_t rank = g.ranks[g.rank[i]].rank;
+      const auto number = [&](std::size_t what, OpId op) {
+        return (std::uint64_t{g.rank[i]} * 32 + what) << 32 | raw(op);
+      };
       if (h.run > 0) {
         const OpId op = row_of_hop[p][k];
-        const std::uint64_t small =
-            (std::uint64_t{g.rank[i]} * 16 + static_cast<std::uint64_t>(g.kind[i])) << 32 | raw(op);
-        const auto [it, fresh] = row_of_op.emplace(small, 0);
+        const auto [it, fresh] = row_of_number.emplace(number(static_cast<std::size_t>(g.kind[i]), op), 0);
         if (fresh) it->second = row_for(name_of(g.kind[i]), rank, run_name(traces, g, h.node, op));
         rows[it->second].ns += h.run;
       }
-      if (h.wait > 0) rows[row_for(name_of(h.how), rank, wait_name(h.how))].ns += h.wait;
+      if (h.wait > 0) {
+        const auto [it, fresh] = row_of_number.emplace(number(16 + static_cast<std::size_t>(h.how), kNoOp), 0);
+        if (fresh) it->second = row_for(name_of(h.how), rank, wait_name(h.how));
+        rows[it->second].ns += h.wait;
+      }
     }
   }
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.ns > b.ns; });

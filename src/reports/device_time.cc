@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+
 #include "reports/names.h"
 #include "reports/reports.h"
 
@@ -6,22 +9,9 @@ namespace {
 
 enum Class { compute, comm, memory, classes };
 
-int class_of(NodeKind k) {
-  switch (k) {
-    case NodeKind::kernel:
-      return compute;
-    case NodeKind::comm:
-      return comm;
-    case NodeKind::memcpy:
-    case NodeKind::memset:
-      return memory;
-    case NodeKind::host:
-    case NodeKind::stall:
-    case NodeKind::rendezvous:
-      break;
-  }
-  return classes;
-}
+// By NodeKind; `classes` = no work of a device.
+constexpr std::array<std::uint8_t, 7> kClassOf = {classes, compute, comm, memory, memory, classes, classes};
+std::uint8_t class_of(NodeKind k) { return kClassOf[static_cast<std::size_t>(k)]; }
 
 // Tasks come in stream order, which is time order but for rare overlaps: those wait in `stray` and are sorted at the
 // end.
@@ -57,24 +47,15 @@ void merge_class(DeviceTime& d, std::size_t c, std::size_t lanes, Intervals& out
 }  // namespace
 
 DeviceTasks device_tasks(const ExecGraph& g) {
-  const auto counts = [&](std::uint32_t i) {
-    return class_of(g.kind[i]) != classes && !(g.kind[i] == NodeKind::comm && g.at_begin[i]);
-  };
   DeviceTasks out;
-  std::vector<std::uint32_t>& first = out.first_of_rank;
-  first.assign(g.ranks.size() + 1, 0);
-  for (std::uint32_t i = 0; i < g.size(); ++i)
-    if (counts(i)) ++first[g.rank[i] + 1];
-  for (std::size_t k = 1; k < first.size(); ++k) first[k] += first[k - 1];
-  out.rows.resize(first.back());
-
-  std::vector<std::uint32_t> place(first.begin(), first.end());
+  bool by_rank = true;
+  std::uint32_t last_rank = 0;
   std::vector<std::uint32_t> arrived(lane_count(g), kNone);  // by stream: the arrival whose transfer is to come
   for (std::uint32_t i = 0; i < g.size(); ++i) {
     if (class_of(g.kind[i]) == classes) continue;
-    DeviceTask task{i, i};
-    if (g.kind[i] == NodeKind::comm) {
-      std::uint32_t& arrival = arrived[g.lane[i]];
+    DeviceTask task{i, i, g.lane[i], g.kind[i]};
+    if (task.kind == NodeKind::comm) {
+      std::uint32_t& arrival = arrived[task.lane];
       if (g.at_begin[i]) {
         arrival = i;
         continue;
@@ -82,23 +63,32 @@ DeviceTasks device_tasks(const ExecGraph& g) {
       if (arrival != kNone && g.source[arrival] == g.source[i]) task.first = arrival;
       arrival = kNone;
     }
-    out.rows[place[g.rank[i]]++] = task;
+    by_rank &= g.rank[i] >= last_rank;
+    last_rank = g.rank[i];
+    out.rows.push_back(task);
+  }
+  const auto rank_of = [&](const DeviceTask& t) { return g.rank[t.last]; };
+  if (!by_rank)
+    std::stable_sort(out.rows.begin(), out.rows.end(),
+                     [&](const DeviceTask& a, const DeviceTask& b) { return rank_of(a) < rank_of(b); });
+  for (std::uint32_t k = 0; k <= g.ranks.size(); ++k) {
+    const auto first =
+        std::partition_point(out.rows.begin(), out.rows.end(), [&](const DeviceTask& t) { return rank_of(t) < k; });
+    out.first_of_rank.push_back(static_cast<std::uint32_t>(first - out.rows.begin()));
   }
   return out;
 }
 
-void device_time(const ExecGraph& g, const DeviceTasks& tasks, std::uint32_t rank, const std::vector<Ns>& start,
+void device_time(std::span<const DeviceTask> tasks, std::span<const Interval> times, const GraphRank& rank,
                  DeviceTime& out) {
-  const GraphRank& of = g.ranks[rank];
-  if (out.runs.size() < std::size_t{of.lanes} * classes) out.runs.resize(std::size_t{of.lanes} * classes);
+  if (out.runs.size() < std::size_t{rank.lanes} * classes) out.runs.resize(std::size_t{rank.lanes} * classes);
   for (DeviceTime::Run& run : out.runs) {
     run.rows.clear();
     run.stray.clear();
   }
-  for (const DeviceTask& t : tasks.of(rank)) {
-    const auto c = static_cast<std::size_t>(class_of(g.kind[t.last]));
-    add(out.runs[(g.lane[t.last] - of.first_lane) * std::size_t{classes} + c], start[t.first],
-        start[t.last] + g.duration[t.last]);
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const DeviceTask& t = tasks[i];
+    add(out.runs[(t.lane - rank.first_lane) * std::size_t{classes} + class_of(t.kind)], times[i].begin, times[i].end);
   }
   for (DeviceTime::Run& run : out.runs) {
     if (run.stray.empty()) continue;
@@ -106,9 +96,9 @@ void device_time(const ExecGraph& g, const DeviceTasks& tasks, std::uint32_t ran
     unite(run.rows, run.stray, out.spare);
     std::swap(run.rows, out.spare);
   }
-  merge_class(out, compute, of.lanes, out.compute);
-  merge_class(out, comm, of.lanes, out.comm);
-  merge_class(out, memory, of.lanes, out.memory);
+  merge_class(out, compute, rank.lanes, out.compute);
+  merge_class(out, comm, rank.lanes, out.comm);
+  merge_class(out, memory, rank.lanes, out.memory);
   intersect(out.compute, out.comm, out.both);
   unite(out.compute, out.comm, out.active);
   unite(out.active, out.memory, out.busy);
@@ -118,8 +108,15 @@ void look_at_device(const ExecGraph& g, const Replay& r, const DeviceTasks& task
                     DeviceRuns& out) {
   out.rank = rank;
   out.tasks = tasks.of(rank);
-  device_time(g, tasks, rank, g.observed_start, out.measured);
-  device_time(g, tasks, rank, r.start, out.replayed);
+  out.measured_times.resize(out.tasks.size());
+  out.replayed_times.resize(out.tasks.size());
+  for (std::size_t i = 0; i < out.tasks.size(); ++i) {
+    const DeviceTask& t = out.tasks[i];
+    out.measured_times[i] = {g.observed_start[t.first], observed_end(g, t.last)};
+    out.replayed_times[i] = {r.start[t.first], r.end[t.last]};
+  }
+  device_time(out.tasks, out.measured_times, g.ranks[rank], out.measured);
+  device_time(out.tasks, out.replayed_times, g.ranks[rank], out.replayed);
 }
 
 }  // namespace orrery

@@ -99,15 +99,16 @@ void walk_back(const ExecGraph& g, const Replay& r, NodeId node, std::uint32_t r
 }
 
 // For each stretch of the replayed device's busy time, a task that starts it.
-std::vector<NodeId> first_tasks(const ExecGraph& g, const Replay& r, const DeviceRuns& device) {
+std::vector<NodeId> first_tasks(const ExecGraph& g, const DeviceRuns& device) {
   const Intervals& busy = device.replayed.busy;
   std::vector<NodeId> first(busy.size(), kNoNode);
   const GraphRank& rank = g.ranks[device.rank];
   std::vector<std::size_t> cursor(rank.lanes, 0);  // by stream: tasks come nearly in order of time
-  for (const DeviceTask& t : device.tasks) {
-    const Ns start = r.start[t.first];
-    if (start == r.end[t.last]) continue;
-    std::size_t& at = cursor[g.lane[t.first] - rank.first_lane];
+  for (std::size_t i = 0; i < device.tasks.size(); ++i) {
+    const DeviceTask& t = device.tasks[i];
+    const Ns start = device.replayed_times[i].begin;
+    if (start == device.replayed_times[i].end) continue;
+    std::size_t& at = cursor[t.lane - rank.first_lane];
     while (at > 0 && busy[at].begin > start) --at;
     while (at + 1 < busy.size() && busy[at + 1].begin <= start) ++at;
     if (busy[at].begin == start && first[at] == kNoNode) first[at] = NodeId{t.first};
@@ -121,7 +122,7 @@ IdleTimes idle_times(const ExecGraph& g, const Replay& r, const DeviceRuns& devi
   IdleTimes times;
   const Intervals& busy = device.replayed.busy;
   times.has_device = !busy.empty();
-  const std::vector<NodeId> first = first_tasks(g, r, device);
+  const std::vector<NodeId> first = first_tasks(g, device);
   for (std::uint32_t row : rows) {
     const Step& s = g.steps[row];
     if (s.rank != device.rank) continue;

@@ -6,9 +6,9 @@ namespace orrery {
 namespace {
 
 // Until ranks are joined, each is replayed on its own.
-void note_ranks_alone(const ExecGraph& g, const DeviceTasks& tasks, Notes& notes) {
+void note_ranks_alone(const DeviceTasks& tasks, Notes& notes) {
   std::uint64_t alone = 0;
-  for (const DeviceTask& t : tasks.rows) alone += g.kind[t.last] == NodeKind::comm && t.first == t.last;
+  for (const DeviceTask& t : tasks.rows) alone += t.kind == NodeKind::comm && t.first == t.last;
   notes.add(
       "waiting-inside-transfer", Severity::info, alone, "",
       "communication kernels are replayed as long as measured: waiting for peers and transfer are not told apart");
@@ -40,7 +40,7 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
   d.notes = traces.notes;
   for (const RankTrace& t : traces.ranks) d.notes.merge(t.notes);
   d.notes.merge(build.notes);
-  note_ranks_alone(g, tasks, d.notes);
+  note_ranks_alone(tasks, d.notes);
   d.sections.push_back(summary_section(g, steps));
   d.sections.push_back(steps_section(g, steps));
   d.sections.push_back(ranks_section(traces, g));

@@ -39,6 +39,8 @@ Window replayed_window(const Replay& r, const Step& s);
 // duration), then it transfers (`last`). It starts with the first and ends with the last.
 struct DeviceTask {
   std::uint32_t first = 0, last = 0;
+  std::uint32_t lane = 0;  // graph lane of both
+  NodeKind kind = NodeKind::kernel;
 };
 // All of them, rank by rank in the order of nodes; stalls are none.
 struct DeviceTasks {
@@ -62,8 +64,8 @@ struct DeviceTime {  // one rank, unions over all its streams
   std::vector<Run> runs;
   Intervals spare;
 };
-// `start` holds one time per node: ExecGraph::observed_start or Replay::start. The buffers of `out` are reused.
-void device_time(const ExecGraph& g, const DeviceTasks& tasks, std::uint32_t rank, const std::vector<Ns>& start,
+// `times` holds begin and end of each task of the rank (begin = end is allowed). The buffers of `out` are reused.
+void device_time(std::span<const DeviceTask> tasks, std::span<const Interval> times, const GraphRank& rank,
                  DeviceTime& out);
 
 // One rank's device in both runs. Reports go from rank to rank with one of these: fresh memory costs more than the
@@ -71,6 +73,7 @@ void device_time(const ExecGraph& g, const DeviceTasks& tasks, std::uint32_t ran
 struct DeviceRuns {
   std::uint32_t rank = 0;
   std::span<const DeviceTask> tasks;
+  std::vector<Interval> measured_times, replayed_times;  // by task
   DeviceTime measured, replayed;
 };
 void look_at_device(const ExecGraph& g, const Replay& r, const DeviceTasks& tasks, std::uint32_t rank, DeviceRuns& out);
