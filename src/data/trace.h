@@ -35,12 +35,12 @@ inline constexpr bool is_gpu_task(OpKind k) {
 // KernelArgs for kernel, CopyArgs for memcpy / memset, SyncArgs for sync; kNone when there is none.
 struct OpTable {
   std::vector<Ns> start;
-  std::vector<Ns> dur;               // >= 0; an open event (dur < 0 or absurd) is closed by the importer and counted
+  std::vector<Ns> dur;  // >= 0; an open event (dur < 0 or absurd) is closed by the importer and counted
   std::vector<StrId> name;
   std::vector<LaneId> lane;
   std::vector<OpKind> kind;
-  std::vector<std::int64_t> corr;    // correlation; 0 = unknown (also for -1 and missing)
-  std::vector<std::int64_t> ext;     // "External id"; 0 = none. In older files the correlation: link with care
+  std::vector<std::int64_t> corr;  // correlation; 0 = unknown (also for -1 and missing)
+  std::vector<std::int64_t> ext;   // "External id"; 0 = none. In older files the correlation: link with care
   std::vector<std::uint32_t> extra;
 
   std::size_t size() const { return start.size(); }
@@ -48,12 +48,12 @@ struct OpTable {
 };
 
 struct OpArgs {
-  std::vector<std::int64_t> sequence;  // autograd "Sequence number"; -1 = none
+  std::vector<std::int64_t> sequence;    // autograd "Sequence number"; -1 = none
   std::vector<std::int64_t> fwd_thread;  // "Fwd thread id"; 0 = none
-  std::vector<StrId> input_dims;       // JSON text as written: "[[8, 16], []]"
+  std::vector<StrId> input_dims;         // JSON text as written: "[[8, 16], []]"
   std::vector<StrId> input_types;
   std::vector<StrId> concrete_inputs;
-  std::vector<std::uint32_t> comm;     // row of CommArgs (record_param_comms), kNone = none
+  std::vector<std::uint32_t> comm;  // row of CommArgs (record_param_comms), kNone = none
   std::size_t size() const { return sequence.size(); }
 };
 
@@ -64,13 +64,13 @@ struct PythonArgs {
 };
 
 struct KernelArgs {
-  std::vector<std::uint32_t> grid_blocks;   // x*y*z, saturated
-  std::vector<std::uint32_t> block_threads; // x*y*z
+  std::vector<std::uint32_t> grid_blocks;    // x*y*z, saturated
+  std::vector<std::uint32_t> block_threads;  // x*y*z
   std::vector<std::uint32_t> shared_bytes;
   std::vector<std::uint16_t> registers;
-  std::vector<float> occupancy_pct;         // NaN = not given
-  std::vector<float> blocks_per_sm;         // NaN = not given
-  std::vector<std::uint32_t> comm;          // row of CommArgs, kNone = none
+  std::vector<float> occupancy_pct;  // NaN = not given
+  std::vector<float> blocks_per_sm;  // NaN = not given
+  std::vector<std::uint32_t> comm;   // row of CommArgs, kNone = none
   std::size_t size() const { return grid_blocks.size(); }
 };
 
@@ -83,12 +83,12 @@ struct CopyArgs {
 struct CommArgs {
   std::vector<StrId> collective;  // "Collective name"; "" = none
   std::vector<StrId> dtype;
-  std::vector<std::int64_t> in_elems, out_elems;  // -1 = not given
-  std::vector<std::int64_t> group_size;           // 0 = not given
+  std::vector<std::int64_t> in_elems, out_elems;           // -1 = not given
+  std::vector<std::int64_t> group_size;                    // 0 = not given
   std::vector<StrId> group_name, group_desc, group_ranks;  // ranks as written; may be cut after 30
-  std::vector<std::int64_t> seq;                  // -1 = not given
-  std::vector<std::int32_t> src_rank, dst_rank;   // -1 = not given
-  std::vector<StrId> in_split, out_split;         // as written: "[]" or sizes of an uneven all-to-all
+  std::vector<std::int64_t> seq;                           // -1 = not given
+  std::vector<std::int32_t> src_rank, dst_rank;            // -1 = not given
+  std::vector<StrId> in_split, out_split;                  // as written: "[]" or sizes of an uneven all-to-all
   std::size_t size() const { return collective.size(); }
 };
 
@@ -106,11 +106,11 @@ struct SyncArgs {
 enum class LaneKind : std::uint8_t { thread, stream, other };
 struct LaneTable {
   std::vector<LaneKind> kind;
-  std::vector<std::int64_t> pid;     // process, or device for a stream
-  std::vector<std::int64_t> tid;     // thread, or stream number for a stream (args.stream before tid)
-  std::vector<StrId> pid_text;       // set when the pid or tid was not an int64 ("Spans", 20 digits)
+  std::vector<std::int64_t> pid;  // process, or device for a stream
+  std::vector<std::int64_t> tid;  // thread, or stream number for a stream (args.stream before tid)
+  std::vector<StrId> pid_text;    // set when the pid or tid was not an int64 ("Spans", 20 digits)
   std::vector<StrId> tid_text;
-  std::vector<StrId> name;           // from thread_name / process_name metadata; "" = none
+  std::vector<StrId> name;  // from thread_name / process_name metadata; "" = none
   std::size_t size() const { return kind.size(); }
 };
 
@@ -149,11 +149,11 @@ struct ProcessGroup {  // distributedInfo.pg_config
 };
 
 struct RankTrace {
-  std::string file;          // as given on the command line or found in a directory
-  std::int64_t rank = -1;    // -1 until resolved
+  std::string file;             // as given on the command line or found in a directory
+  std::int64_t rank = -1;       // -1 until resolved
   std::int64_t world_size = 0;  // 0 = unknown
-  std::string host;          // "" = unknown
-  std::int64_t base_ns = 0;  // baseTimeNanoseconds, already added to every time
+  std::string host;             // "" = unknown
+  std::int64_t base_ns = 0;     // baseTimeNanoseconds, already added to every time
   std::vector<Device> devices;
   std::vector<ProcessGroup> groups;
   std::string trace_name;
@@ -170,8 +170,8 @@ struct RankTrace {
   FlowTable flows;
   MemoryTable memory;
   Ns window_start = 0, window_end = 0;  // first start and last end of any row of `ops`
-  std::vector<OpId> open_ops;           // ascending: rows without a usable duration, closed by the importer (host: end of the
-                                        // parent or of the window; GPU: zero length). Not to be added to sums.
+  std::vector<OpId> open_ops;  // ascending: rows without a usable duration, closed by the importer (host: end of the
+                               // parent or of the window; GPU: zero length). Not to be added to sums.
 
   std::uint64_t events = 0;      // every event of the file, used or not
   std::uint64_t json_bytes = 0;  // size of the JSON text after decompression
