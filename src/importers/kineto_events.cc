@@ -1,7 +1,5 @@
 #include "importers/kineto_events.h"
 
-#include <simdjson.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,32 +7,19 @@
 #include <limits>
 
 #include "base/json_text.h"
+#include "base/json_tokens.h"
 #include "base/number_text.h"
 #include "importers/kineto_fields.h"
 
 namespace orrery {
 namespace {
 
-namespace od = simdjson::ondemand;
-
 // A duration beyond this is no duration but an end that was never written.
 constexpr Ns kAbsurd = 1'000'000'000'000'000;  // 10^15 ns, 11.6 days
 constexpr std::size_t kExample = 120;
 
-std::string_view trimmed(std::string_view s) {
-  while (!s.empty() && is_json_space(s.back())) s.remove_suffix(1);
-  return s;
-}
-
 bool quoted(std::string_view s) { return s.size() >= 2 && s.front() == '"' && s.back() == '"'; }
 std::string_view unquoted(std::string_view s) { return quoted(s) ? s.substr(1, s.size() - 2) : s; }
-
-// Length of the key that starts at p and ends before the next quote.
-std::size_t key_length(const char* p) {
-  const char* q = p;
-  while (*q != '"') q += *q == '\\' ? 2 : 1;
-  return static_cast<std::size_t>(q - p);
-}
 
 std::uint32_t saturated(double v) {
   return v >= 4294967295.0 ? 0xffffffffu : (v <= 0 ? 0u : static_cast<std::uint32_t>(v));
@@ -70,7 +55,8 @@ bool is_gpu_row(OpKind k) { return is_gpu_task(k) || k == OpKind::gpu_annotation
 }  // namespace
 
 struct EventParser::State {
-  od::parser parser;
+  JsonTokens tokens;
+  const char* json = nullptr;  // the window being read
   RowBlock* b = nullptr;
   std::string buffer;  // for unescaping
 
@@ -88,10 +74,11 @@ struct EventParser::State {
     LaneId id = kNoLane;
   };
   std::array<LastLane, 3> last_lane;
-  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> lanes_by_hash;
+  std::unordered_map<LaneKey, LaneId, LaneHash> lane_ids;
 
-  simdjson::error_code walk(const char* text, std::size_t size, std::size_t capacity);
-  simdjson::error_code read_fields(od::object& object, const FieldTable& table);
+  const char* walk(const char* window, std::size_t size);
+  std::uint32_t read_object(std::uint32_t i, const FieldTable& table);
+  std::uint32_t skip(std::uint32_t i) const;
   void event();
   void complete(Ns ts);
   void instant(Ns ts);
@@ -198,20 +185,10 @@ bool EventParser::State::number_or_text(Field f, std::int64_t& number, StrId& te
 LaneId EventParser::State::lane(const LaneKey& key) {
   LastLane& last = last_lane[static_cast<std::size_t>(key.kind)];
   if (last.id != kNoLane && last.key == key) return last.id;
-  const std::uint64_t h = static_cast<std::uint64_t>(key.pid) * 1000003 + static_cast<std::uint64_t>(key.tid) * 7 +
-                          raw(key.pid_text) * 31ull + raw(key.tid_text) * 131ull + static_cast<std::uint64_t>(key.kind);
-  auto& bucket = lanes_by_hash[h];
-  auto found = std::find_if(bucket.begin(), bucket.end(), [&](std::uint32_t i) { return b->lanes[i] == key; });
-  std::uint32_t id;
-  if (found != bucket.end()) {
-    id = *found;
-  } else {
-    id = static_cast<std::uint32_t>(b->lanes.size());
-    b->lanes.push_back(key);
-    bucket.push_back(id);
-  }
-  last = {key, LaneId{id}};
-  return LaneId{id};
+  const auto [at, added] = lane_ids.try_emplace(key, LaneId{static_cast<std::uint32_t>(b->lanes.size())});
+  if (added) b->lanes.push_back(key);
+  last = {key, at->second};
+  return at->second;
 }
 
 LaneId EventParser::State::raw_lane(LaneKind kind) {
@@ -498,61 +475,104 @@ void EventParser::State::event() {
   count(unused);
 }
 
-simdjson::error_code EventParser::State::read_fields(od::object& object, const FieldTable& table) {
-  for (auto result : object) {
-    od::field field;
-    if (const auto error = std::move(result).get(field)) return error;
-    const char* key = field.key().raw();
-    const Field f = table.find({key, key_length(key)});
-    if (f == Field::none) continue;
-    od::value value = field.value();
-    std::string_view raw_text = trimmed(value.raw_json_token());
-    if (f == Field::args) {
-      if (raw_text.empty() || raw_text[0] != '{') continue;
-      od::object args;
-      if (const auto error = value.get_object().get(args)) return error;
-      if (const auto error = read_fields(args, kArgFields)) return error;
-      continue;
-    }
-    if (!raw_text.empty() && (raw_text[0] == '[' || raw_text[0] == '{')) {
-      if (raw_text[0] == '{') continue;
-      od::array array;
-      if (const auto error = value.get_array().get(array)) return error;
-      if (const auto error = array.raw_json().get(raw_text)) return error;
-      raw_text = trimmed(raw_text);
-    }
-    seen |= std::uint64_t{1} << static_cast<unsigned>(f);
-    text[static_cast<std::size_t>(f)] = raw_text;
+// One past the bracket that closes the one at token i; 0 = none.
+std::uint32_t EventParser::State::skip(std::uint32_t i) const {
+  const std::uint32_t* at = tokens.at();
+  std::uint32_t depth = 0;
+  for (; i < tokens.count(); ++i) {
+    const char c = json[at[i]];
+    if (c == '{' || c == '[') ++depth;
+    if ((c == '}' || c == ']') && --depth == 0) return i + 1;
   }
-  return simdjson::SUCCESS;
+  return 0;
 }
 
-// "[event, event]" -> rows.
-simdjson::error_code EventParser::State::walk(const char* json, std::size_t size, std::size_t capacity) {
+// The members of the object whose bracket is token i, noted in `text`. Returns one past its end; 0 = no JSON.
+std::uint32_t EventParser::State::read_object(std::uint32_t i, const FieldTable& table) {
+  const std::uint32_t* at = tokens.at();
+  const char* const t = json;
+  ++i;
+  if (t[at[i]] == '}') return i + 1;
+  for (;;) {
+    // "key" : value. Beyond the last token t[at[i]] is a blank, which is none of what is asked for.
+    const char* const key = t + at[i];
+    const char* key_end = t + at[i + 1];
+    if (*key != '"' || *key_end != ':') return 0;
+    --key_end;
+    while (*key_end != '"') {
+      if (!is_json_space(*key_end)) return 0;
+      --key_end;
+    }
+    const Field f = table.find({key + 1, static_cast<std::size_t>(key_end - key - 1)});
+    const std::uint32_t value = i + 2;
+    const char c = t[at[value]];
+    std::uint32_t next = value + 1;
+    std::size_t end = at[next];
+    switch (c) {
+      case '{':
+        next = f == Field::args ? read_object(value, kArgFields) : skip(value);
+        if (next == 0) return 0;
+        end = 0;
+        break;
+      case '[':
+        next = skip(value);
+        if (next == 0) return 0;
+        end = at[next - 1] + 1;
+        break;
+      case '}':
+      case ']':
+      case ',':
+      case ':':
+        return 0;
+      default:
+        break;
+    }
+    if (f != Field::none && end != 0) {
+      const char* const from = t + at[value];
+      const char* to = t + end;
+      while (is_json_space(to[-1])) --to;
+      seen |= std::uint64_t{1} << static_cast<unsigned>(f);
+      text[static_cast<std::size_t>(f)] = {from, static_cast<std::size_t>(to - from)};
+    }
+    const char after = t[at[next]];
+    i = next + 1;
+    if (after == '}') return i;
+    if (after != ',') return 0;
+  }
+}
+
+// "[event, event]" -> rows. Null, or why it is no JSON.
+const char* EventParser::State::walk(const char* window, std::size_t size) {
+  constexpr const char* kMalformed = "malformed JSON";
   b->clear();
   for (LastLane& l : last_lane) l.id = kNoLane;
-  lanes_by_hash.clear();
-  od::document document;
-  if (const auto error = parser.iterate(simdjson::padded_string_view(json, size, capacity)).get(document)) return error;
-  od::array array;
-  if (const auto error = document.get_array().get(array)) return error;
-  for (auto result : array) {
-    od::value element;
-    if (const auto error = std::move(result).get(element)) return error;
+  lane_ids.clear();
+  if (const char* error = tokens.find(window, size)) return error;
+  json = window;
+  const std::uint32_t* at = tokens.at();
+  const std::uint32_t n = tokens.count();
+  if (n < 2 || json[at[n - 1]] != ']') return kMalformed;
+  for (std::uint32_t i = 1; i < n;) {
+    const char c = json[at[i]];
     ++b->events;
-    const std::string_view token = element.raw_json_token();
     seen = 0;
-    if (token.empty() || token[0] != '{') {
+    if (c == '{') {
+      i = read_object(i, kEventFields);
+      if (i == 0) return kMalformed;
+      event();
+    } else if (c == ',' || c == ':' || c == '}' || c == ']') {
+      return kMalformed;
+    } else {
       if (b->tallies.count(Oddity::not_an_object))
-        b->tallies.example(Oddity::not_an_object, quote_for_people(token, kExample));
-      continue;
+        b->tallies.example(Oddity::not_an_object, quote_for_people({json + at[i], at[i + 1] - at[i]}, kExample));
+      i = c == '[' ? skip(i) : i + 1;
+      if (i == 0) return kMalformed;
     }
-    od::object object;
-    if (const auto error = element.get_object().get(object)) return error;
-    if (const auto error = read_fields(object, kEventFields)) return error;
-    event();
+    const char after = json[at[i]];
+    if (after != ',' && !(after == ']' && i + 1 == n)) return kMalformed;
+    ++i;
   }
-  return simdjson::SUCCESS;
+  return nullptr;
 }
 
 std::optional<TextError> EventParser::parse(RowBlock& block) {
@@ -562,11 +582,11 @@ std::optional<TextError> EventParser::parse(RowBlock& block) {
   char* const text = w.text.get();
   text[w.begin - 1] = '[';
   text[w.end] = ']';
-  static_assert(EventWindow::kPadding >= simdjson::SIMDJSON_PADDING + 2);
-  std::memset(text + w.end + 1, ' ', simdjson::SIMDJSON_PADDING);
+  static_assert(EventWindow::kPadding >= JsonTokens::kPadding + 2);
+  std::memset(text + w.end + 1, ' ', JsonTokens::kPadding);
   block.repaired.clear();
-  auto error = s.walk(text + w.begin - 1, w.end - w.begin + 2, w.end - w.begin + 2 + simdjson::SIMDJSON_PADDING);
-  if (!error) return {};
+  const char* error = s.walk(text + w.begin - 1, w.end - w.begin + 2);
+  if (error == nullptr) return {};
 
   // simdjson refused: find the event that is no JSON, or else the characters that are not allowed, and repair those.
   const std::string_view view = w.view();
@@ -590,11 +610,11 @@ std::optional<TextError> EventParser::parse(RowBlock& block) {
   const JsonRepair repair = repair_json_characters(view, block.repaired);
   block.repaired += ']';
   const std::size_t size = block.repaired.size();
-  block.repaired.append(EventWindow::kPadding, ' ');
-  error = s.walk(block.repaired.data(), size, block.repaired.size());
-  if (error)
-    return TextError{w.offset, std::string("cannot be parsed: ") + simdjson::error_message(error),
-                     quote_for_people(view.substr(0, 160), 160), false};
+  block.repaired.append(JsonTokens::kPadding, ' ');
+  error = s.walk(block.repaired.data(), size);
+  if (error != nullptr)
+    return TextError{w.offset, std::string("cannot be parsed: ") + error, quote_for_people(view.substr(0, 160), 160),
+                     false};
   auto note = [&](Oddity what, std::uint64_t n, std::size_t at) {
     if (n != 0 && block.tallies.count(what, n))
       block.tallies.example(what, "byte " + std::to_string(w.offset + at) + ": " +

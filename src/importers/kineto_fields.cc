@@ -110,15 +110,14 @@ constexpr CategoryName kCategories[] = {
 
 }  // namespace
 
-constexpr FieldTable kEventTable(kEventKeys);
-constexpr FieldTable kArgTable(kArgKeys);
+constexpr FieldTable kEventTable(kEventKeys, Field::none);
+constexpr FieldTable kArgTable(kArgKeys, Field::none);
 const FieldTable kEventFields = kEventTable;
 const FieldTable kArgFields = kArgTable;
 
 Category category_of(std::string_view cat) {
-  for (const CategoryName& c : kCategories)
-    if (c.name == cat) return c.category;
-  return {};
+  static constexpr WordTable<Category, 128> kTable(kCategories, Category{});
+  return kTable.find(cat);
 }
 
 }  // namespace orrery

@@ -1,7 +1,9 @@
 // The keys of an event and of its `args` that the importer reads, and the categories it knows.
 #pragma once
 #include <array>
+#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "data/trace.h"
@@ -70,34 +72,68 @@ struct FieldKey {
   Field field;
 };
 
-// A key as written between its quotes -> field. Two small tables, looked up by hash.
-class FieldTable {
+// Words of up to 255 bytes -> numbers, looked up by hash. The words looked up must have 8 readable bytes behind them.
+template <class Value, std::size_t Slots>
+class WordTable {
  public:
-  template <std::size_t N>
-  constexpr explicit FieldTable(const FieldKey (&keys)[N]) {
-    static_assert(N * 2 <= kSlots);
-    for (const FieldKey& k : keys) {
-      std::size_t i = slot(k.key);
-      while (!slots_[i].key.empty()) i = (i + 1) % kSlots;
-      slots_[i] = k;
-    }
-  }
-  Field find(std::string_view key) const {
-    for (std::size_t i = slot(key);; i = (i + 1) % kSlots) {
-      if (slots_[i].key.empty()) return Field::none;
-      if (slots_[i].key == key) return slots_[i].field;
+  template <class Entry, std::size_t N>
+  constexpr WordTable(const Entry (&entries)[N], Value none) : none_(none) {
+    static_assert(N * 2 <= Slots);
+    for (const auto& [word, value] : entries) {
+      Slot s{word, first_bytes(word), last_bytes(word), value};
+      std::size_t i = slot(s.first, s.last, word.size());
+      while (!slots_[i].word.empty()) i = (i + 1) % Slots;
+      slots_[i] = s;
     }
   }
 
- private:
-  static constexpr std::size_t kSlots = 256;
-  static constexpr std::size_t slot(std::string_view key) {
-    if (key.empty()) return 0;
-    const auto at = [&](std::size_t i) { return static_cast<std::size_t>(static_cast<unsigned char>(key[i])); };
-    return (key.size() * 37 + at(0) * 101 + at(key.size() / 2) * 13 + at(key.size() - 1) * 59) % kSlots;
+  Value find(std::string_view word) const {
+    const std::size_t n = word.size();
+    if (n == 0) return none_;
+    std::uint64_t first = load(word.data()), last;
+    if (n < 8) {
+      first &= ~std::uint64_t{0} >> (64 - 8 * n);
+      last = first;
+    } else {
+      last = load(word.data() + n - 8);
+    }
+    for (std::size_t i = slot(first, last, n); !slots_[i].word.empty(); i = (i + 1) % Slots) {
+      const Slot& s = slots_[i];
+      if (s.first == first && s.last == last && s.word.size() == n && (n <= 16 || s.word == word)) return s.value;
+    }
+    return none_;
   }
-  std::array<FieldKey, kSlots> slots_{};
+
+ private:
+  struct Slot {
+    std::string_view word;
+    std::uint64_t first = 0, last = 0;
+    Value value{};
+  };
+  static std::uint64_t load(const char* p) {
+    std::uint64_t v;
+    std::memcpy(&v, p, 8);
+    return v;
+  }
+  static_assert(std::endian::native == std::endian::little);
+  static constexpr std::uint64_t bytes(std::string_view s) {
+    std::uint64_t v = 0;
+    for (std::size_t i = s.size(); i-- > 0;) v = v << 8 | static_cast<unsigned char>(s[i]);
+    return v;
+  }
+  static constexpr std::uint64_t first_bytes(std::string_view s) { return bytes(s.substr(0, 8)); }
+  static constexpr std::uint64_t last_bytes(std::string_view s) {
+    return s.size() < 8 ? bytes(s) : bytes(s.substr(s.size() - 8));
+  }
+  static constexpr std::size_t slot(std::uint64_t first, std::uint64_t last, std::size_t n) {
+    const std::uint64_t h = (first ^ (last << 29 | last >> 35) ^ n) * 0x9e3779b97f4a7c15ull;
+    return static_cast<std::size_t>(h >> 40) % Slots;
+  }
+
+  std::array<Slot, Slots> slots_{};
+  Value none_;
 };
+using FieldTable = WordTable<Field, 256>;
 
 extern const FieldTable kEventFields;
 extern const FieldTable kArgFields;
@@ -109,6 +145,6 @@ struct Category {
   OpKind op = OpKind::other;
   FlowKind flow = FlowKind::other;
 };
-Category category_of(std::string_view cat);
+Category category_of(std::string_view cat);  // as for WordTable::find: 8 readable bytes behind it
 
 }  // namespace orrery

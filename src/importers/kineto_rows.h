@@ -84,6 +84,14 @@ struct LaneKey {
   bool operator==(const LaneKey&) const = default;
 };
 
+struct LaneHash {
+  std::size_t operator()(const LaneKey& k) const {
+    std::uint64_t h = static_cast<std::uint64_t>(k.pid) * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(k.tid);
+    h = (h ^ (h >> 29)) * 0xbf58476d1ce4e5b9ull + raw(k.pid_text) * 31 + raw(k.tid_text) * 7;
+    return static_cast<std::size_t>(h ^ (h >> 32)) + static_cast<std::size_t>(k.kind);
+  }
+};
+
 // A "B" or "E" event: half of a row.
 struct HalfEvent {
   Ns ts;
@@ -139,13 +147,6 @@ class RankBuilder {
   Tallies tallies;
 
  private:
-  struct LaneHash {
-    std::size_t operator()(const LaneKey& k) const {
-      std::uint64_t h = static_cast<std::uint64_t>(k.pid) * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(k.tid);
-      h = (h ^ (h >> 29)) * 0xbf58476d1ce4e5b9ull + raw(k.pid_text) * 31 + raw(k.tid_text) * 7;
-      return static_cast<std::size_t>(h ^ (h >> 32)) + static_cast<std::size_t>(k.kind);
-    }
-  };
   StrId global(StrId local, const RowBlock& block);
   LaneId global(LaneId local, const RowBlock& block);
 
