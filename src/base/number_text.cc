@@ -1,7 +1,9 @@
 #include "base/number_text.h"
 
+#include <bit>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace orrery {
@@ -10,6 +12,20 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 constexpr std::uint64_t kPow10[] = {1, 10, 100, 1000, 10000, 100000, 1000000};
+
+// Eight digits at once: true when all eight bytes at p are digits.
+bool eight_digits(const char* p, std::uint64_t& value) {
+  std::uint64_t v;
+  std::memcpy(&v, p, 8);
+  if constexpr (std::endian::native == std::endian::big) return false;
+  if (((v & 0xf0f0f0f0f0f0f0f0ull) | (((v + 0x0606060606060606ull) & 0xf0f0f0f0f0f0f0f0ull) >> 4)) !=
+      0x3333333333333333ull)
+    return false;
+  v = (v & 0x0f0f0f0f0f0f0f0full) * 2561 >> 8;
+  v = (v & 0x00ff00ff00ff00ffull) * 6553601 >> 16;
+  value = (v & 0x0000ffff0000ffffull) * 42949672960001ull >> 32;
+  return true;
+}
 
 // Any length, any exponent. `text` has passed no check yet.
 NumberState read_scaled_slowly(std::string_view text, int scale, std::int64_t& value) {
@@ -79,6 +95,10 @@ NumberState read_scaled(std::string_view text, int scale, std::int64_t& value) {
   if (negative) ++p;
   std::uint64_t v = 0;
   const char* const first = p;
+  if (std::uint64_t eight; end - p >= 8 && eight_digits(p, eight)) {
+    v = eight;
+    p += 8;
+  }
   while (p != end && is_digit(*p)) v = v * 10 + static_cast<std::uint64_t>(*p++ - '0');
   const auto whole = p - first;
   if (whole == 0 || whole + scale > 19) return read_scaled_slowly(text, scale, value);

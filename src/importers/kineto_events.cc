@@ -21,6 +21,14 @@ constexpr std::size_t kExample = 120;
 bool quoted(std::string_view s) { return s.size() >= 2 && s.front() == '"' && s.back() == '"'; }
 std::string_view unquoted(std::string_view s) { return quoted(s) ? s.substr(1, s.size() - 2) : s; }
 
+// Up to eight bytes as one number, 0 for more. Eight bytes can always be read: the window is padded.
+std::uint64_t packed(std::string_view s) {
+  if (s.empty() || s.size() > 8) return 0;
+  std::uint64_t v;
+  std::memcpy(&v, s.data(), 8);
+  return v & (~std::uint64_t{0} >> (64 - 8 * s.size()));
+}
+
 std::uint32_t saturated(double v) {
   return v >= 4294967295.0 ? 0xffffffffu : (v <= 0 ? 0u : static_cast<std::uint32_t>(v));
 }
@@ -68,12 +76,15 @@ struct EventParser::State {
   std::string last_cat;
   Category last_category;
 
-  // The last lane of each kind.
-  struct LastLane {
-    LaneKey key;
+  // The last lanes met, by the text of the two numbers that name them.
+  struct RecentLane {
+    std::uint64_t first = 0, second = 0;
+    LaneKind kind = LaneKind::other;
+    bool gpu = false;
     LaneId id = kNoLane;
   };
-  std::array<LastLane, 3> last_lane;
+  std::array<RecentLane, 4> recent_lanes;
+  std::size_t next_recent = 0;
   std::unordered_map<LaneKey, LaneId, LaneHash> lane_ids;
 
   const char* walk(const char* window, std::size_t size);
@@ -99,8 +110,11 @@ struct EventParser::State {
   StrId intern(std::string_view between_quotes);
   bool number_or_text(Field f, std::int64_t& number, StrId& text_id);
   LaneId lane(const LaneKey& key);
+  LaneId recent_lane(std::string_view first, std::string_view second, LaneKind kind, bool gpu);
   LaneId raw_lane(LaneKind kind);
   LaneId gpu_lane();
+  LaneId new_raw_lane(LaneKind kind);
+  LaneId new_gpu_lane();
   Category category();
   std::uint32_t comm_row();
   std::uint32_t extra(OpKind kind);
@@ -129,14 +143,13 @@ bool EventParser::State::time(Field f, Ns& ns) {
     if (state == NumberState::not_a_number && s != "null") count(Oddity::missing_value);
     return false;
   }
-  const std::size_t dot = s.rfind('.', s.size());
-  if (dot != std::string_view::npos) {
-    const std::size_t decimals = s.size() - dot - 1;
-    if (decimals == 1 || decimals == 2) {
-      if (b->short_fractions++ == 0) b->tallies.example(Oddity::fraction_not_padded, example());
-    }
-    if (decimals >= 2 && s.back() == '0') ++b->zero_padded;
+  // How many decimals: three is the rule.
+  const std::size_t n = s.size();
+  const auto dot_before = [&](std::size_t decimals) { return n > decimals && s[n - 1 - decimals] == '.'; };
+  if (dot_before(1) || dot_before(2)) {
+    if (b->short_fractions++ == 0) b->tallies.example(Oddity::fraction_not_padded, example());
   }
+  if (n != 0 && s.back() == '0' && !dot_before(1) && s.find('.') != std::string_view::npos) ++b->zero_padded;
   return true;
 }
 
@@ -183,15 +196,40 @@ bool EventParser::State::number_or_text(Field f, std::int64_t& number, StrId& te
 }
 
 LaneId EventParser::State::lane(const LaneKey& key) {
-  LastLane& last = last_lane[static_cast<std::size_t>(key.kind)];
-  if (last.id != kNoLane && last.key == key) return last.id;
   const auto [at, added] = lane_ids.try_emplace(key, LaneId{static_cast<std::uint32_t>(b->lanes.size())});
   if (added) b->lanes.push_back(key);
-  last = {key, at->second};
   return at->second;
 }
 
+// The lane of these two texts; kNoLane when they are too long to be compared at a glance. It is remembered for the next
+// time.
+LaneId EventParser::State::recent_lane(std::string_view first, std::string_view second, LaneKind kind, bool gpu) {
+  const std::uint64_t a = packed(first), c = packed(second);
+  if (a == 0 || c == 0) return kNoLane;
+  for (const RecentLane& r : recent_lanes)
+    if (r.first == a && r.second == c && r.kind == kind && r.gpu == gpu) return r.id;
+  recent_lanes[next_recent] = {a, c, kind, gpu, gpu ? new_gpu_lane() : new_raw_lane(kind)};
+  const LaneId id = recent_lanes[next_recent].id;
+  next_recent = (next_recent + 1) % recent_lanes.size();
+  return id;
+}
+
 LaneId EventParser::State::raw_lane(LaneKind kind) {
+  const LaneId id = recent_lane(get(Field::pid), get(Field::tid), kind, false);
+  return id != kNoLane ? id : new_raw_lane(kind);
+}
+
+LaneId EventParser::State::gpu_lane() {
+  // Anything but plain numbers falls back on pid and tid.
+  const std::string_view device = get(Field::device), stream = get(Field::stream);
+  const auto plain = [](std::string_view t) {
+    return std::all_of(t.begin(), t.end(), [](char c) { return c >= '0' && c <= '9'; });
+  };
+  const LaneId id = plain(device) && plain(stream) ? recent_lane(device, stream, LaneKind::stream, true) : kNoLane;
+  return id != kNoLane ? id : new_gpu_lane();
+}
+
+LaneId EventParser::State::new_raw_lane(LaneKind kind) {
   LaneKey key;
   key.kind = kind;
   number_or_text(Field::pid, key.pid, key.pid_text);
@@ -200,7 +238,7 @@ LaneId EventParser::State::raw_lane(LaneKind kind) {
 }
 
 // Streams are told apart by args.device and args.stream, else by pid and tid.
-LaneId EventParser::State::gpu_lane() {
+LaneId EventParser::State::new_gpu_lane() {
   LaneKey key;
   key.kind = LaneKind::stream;
   if (!has(Field::device) || (key.pid = integer(Field::device, -1)) < 0) {
@@ -545,7 +583,7 @@ std::uint32_t EventParser::State::read_object(std::uint32_t i, const FieldTable&
 const char* EventParser::State::walk(const char* window, std::size_t size) {
   constexpr const char* kMalformed = "malformed JSON";
   b->clear();
-  for (LastLane& l : last_lane) l.id = kNoLane;
+  recent_lanes.fill({});
   lane_ids.clear();
   if (const char* error = tokens.find(window, size)) return error;
   json = window;
