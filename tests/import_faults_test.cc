@@ -331,6 +331,23 @@ TEST(ImportFaults, WhatIsNoTrace) {
   }
 }
 
+TEST(ImportFaults, StrayQuotesInArgumentsDoNotPass) {
+  for (const char* args :
+       {R"({"Concrete Inputs": ["{"x": 1}"]})", R"({"unused": {"deep": ["a"b"c"]}})", R"({"unused": [1, 2}})",
+        R"({"unused": {"a" "b": 1}})", R"({"unused": "a"b"c"})", R"({"a" b": 1})"}) {
+    const std::string text =
+        document({cpu_op("a", "1", "1"), event("bad", "cpu_op", "100", "2", "1", std::string("\"args\": ") + args),
+                  cpu_op("c", "3", "1")});
+    const auto failed = import_text(text);
+    ASSERT_FALSE(failed.has_value()) << args;
+    EXPECT_NE(failed.error().line().find("(line 5)"), std::string::npos) << failed.error().line();
+    const auto t = import_text(text, true);
+    ORRERY_IMPORTED(t);
+    EXPECT_EQ(t->ops.size(), 2u) << args;
+    EXPECT_EQ(noted(t->notes, "malformed-event"), 1u);
+  }
+}
+
 TEST(ImportFaults, MalformedElsewhere) {
   for (const std::string& text : {std::string("[" + cpu_op("a", "1", "1") + " " + cpu_op("b", "1", "1") + "]"),
                                   std::string("[" + cpu_op("a", "1", "1") + "}"),

@@ -138,12 +138,13 @@ TEST_F(ImportInputs, DirectoriesAndGlobs) {
   write("run/notes.txt", "no trace");
   write("run/truth.json", R"({"iteration_ms": 3})");
   write("run/list.json", "[1, 2]");
+  write("run/old.json.bz2", "BZh91AY&SY");
   const auto set = import_traces({path("run")});
   ASSERT_TRUE(set.has_value()) << set.error().line();
   ASSERT_EQ(set->ranks.size(), 2u);
   EXPECT_EQ(set->ranks[0].rank, 2);
   EXPECT_EQ(set->ranks[1].rank, 10);
-  EXPECT_EQ(noted(set->notes, "skipped-file"), 3u) << all_notes(set->notes);
+  EXPECT_EQ(noted(set->notes, "skipped-file"), 4u) << all_notes(set->notes);
   const auto glob = import_traces({path("run/rank*.json")});
   ASSERT_TRUE(glob.has_value());
   EXPECT_EQ(glob->ranks.size(), 1u);
@@ -185,6 +186,7 @@ TEST_F(ImportInputs, RanksFromOptionMetadataAndName) {
   EXPECT_EQ(set->ranks[0].rank, 2);  // the name
   EXPECT_EQ(set->ranks[1].rank, 3);  // distributedInfo before the name
   EXPECT_EQ(set->ranks[2].rank, 9);  // the option before all
+  EXPECT_EQ(noted(set->notes, "rank-differs-from-name"), 1u) << all_notes(set->notes);
   options.rank_of_file.clear();
   options.rank_of_file["plain.json"] = 4;
   EXPECT_TRUE(import_traces({a, b, c}, options).has_value());

@@ -154,8 +154,12 @@ Result<std::vector<TraceInput>> find_inputs(const std::vector<std::string>& path
   return inputs;
 }
 
+Result<SourcePtr> open_raw(const TraceInput& input) {
+  return input.archive.path.empty() ? open_file(input.label) : open_zip_member(input.archive, input.member);
+}
+
 Result<SourcePtr> open_input(const TraceInput& input) {
-  auto source = input.archive.path.empty() ? open_file(input.label) : open_zip_member(input.archive, input.member);
+  auto source = open_raw(input);
   if (!source) return source;
   return decompressed(std::move(*source), input.label);
 }

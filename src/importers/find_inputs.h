@@ -24,7 +24,8 @@ struct TraceInput {
 // unreadable.
 Result<std::vector<TraceInput>> find_inputs(const std::vector<std::string>& paths);
 
-// The plain text of an input.
+// The bytes of an input as they are stored, and its plain text.
+Result<SourcePtr> open_raw(const TraceInput& input);
 Result<SourcePtr> open_input(const TraceInput& input);
 
 // The rank in a file name: "rank-3.json.gz", "rank3", "x_rank_5.json", "worker-2", "r12"; -1 = none. The last component

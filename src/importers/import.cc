@@ -40,8 +40,11 @@ class Progress {
 
 FileResult read_input(const TraceInput& input, unsigned threads, const ImportOptions& options,
                       std::function<void(std::uint64_t)> progress) {
-  auto source = open_input(input);
-  if (!source) return tl::unexpected(KinetoError{source.error(), false});
+  auto raw = open_raw(input);
+  if (!raw) return tl::unexpected(KinetoError{raw.error(), false});
+  if (auto first = peek(*raw, 1); !first) return tl::unexpected(KinetoError{first.error(), false});
+  auto source = decompressed(std::move(*raw), input.label);
+  if (!source) return tl::unexpected(KinetoError{source.error(), true});  // a compression that is not read
   KinetoOptions k;
   k.threads = threads;
   k.recover = options.recover;
@@ -72,8 +75,13 @@ Status resolve_ranks(TraceSet& set, const std::vector<const TraceInput*>& inputs
   }
   std::vector<std::size_t> unknown;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (set.ranks[i].rank < 0) set.ranks[i].rank = rank_in_path(inputs[i]->label);
+    const std::int64_t named = rank_in_path(inputs[i]->label);
+    if (set.ranks[i].rank < 0) set.ranks[i].rank = named;
     if (set.ranks[i].rank < 0) unknown.push_back(i);
+    if (named >= 0 && named != set.ranks[i].rank)
+      set.notes.add("rank-differs-from-name", Severity::info, 1,
+                    set.ranks[i].file + " is rank " + std::to_string(set.ranks[i].rank),
+                    "--rank, else distributedInfo, counts before the file name");
   }
   if (!unknown.empty() && inputs.size() == 1) {
     set.ranks[0].rank = 0;

@@ -513,14 +513,38 @@ void EventParser::State::event() {
   count(unused);
 }
 
-// One past the bracket that closes the one at token i; 0 = none.
+// One past the bracket that closes the one at token i. 0: there is none, or what is in between is no JSON (it need not
+// be read, but a stray quote in it must not pass).
 std::uint32_t EventParser::State::skip(std::uint32_t i) const {
   const std::uint32_t* at = tokens.at();
+  std::uint64_t braces = 0;  // kinds of the innermost 64 brackets
   std::uint32_t depth = 0;
+  bool after_value = false;
   for (; i < tokens.count(); ++i) {
     const char c = json[at[i]];
-    if (c == '{' || c == '[') ++depth;
-    if ((c == '}' || c == ']') && --depth == 0) return i + 1;
+    switch (c) {
+      case '{':
+      case '[':
+        if (after_value) return 0;
+        braces = braces << 1 | (c == '{' ? 1 : 0);
+        ++depth;
+        break;
+      case '}':
+      case ']':
+        if (depth <= 64 && (braces & 1) != (c == '}' ? 1u : 0u)) return 0;
+        braces >>= 1;
+        if (--depth == 0) return i + 1;
+        after_value = true;
+        break;
+      case ',':
+      case ':':
+        if (!after_value) return 0;
+        after_value = false;
+        break;
+      default:
+        if (after_value) return 0;
+        after_value = true;
+    }
   }
   return 0;
 }
