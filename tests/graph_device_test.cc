@@ -38,6 +38,27 @@ TEST(GraphDevice, KernelBeforeItsLaunchIsClampedAndCounted) {  // 19
   EXPECT_GE(g.start("k"), 1);  // the window starts at 9, the call begins at 10
 }
 
+// A clock fault puts a kernel ahead of its launch and, on its stream, ahead of one that the host waited for before that
+// launch: the order of the stream then contradicts the order of the host.
+//   thread   l1  sync(.......70)  l2(100)
+//   7                 k2(50..51)  k1(60..65)
+TEST(GraphDevice, CycleOfAClockFaultIsCutAndSaid) {  // 42
+  TraceBuilder b;
+  b.L("l1", 0, 4, 1);
+  b.kernel("k1", 7, 60, 5, 1);
+  b.L("cudaDeviceSynchronize", 20, 50, 2);
+  b.L("l2", 100, 4, 3);
+  b.kernel("k2", 7, 50, 1, 3);
+  b.op("work", 104, 10);
+  Built g(std::move(b));  // checks that predecessors come first
+  EXPECT_EQ(g.noted("kernel-before-launch"), 1u);
+  EXPECT_EQ(g.noted("cycle-cut"), 1u);
+  EXPECT_EQ(g.dropped(EdgeKind::launch) + g.dropped(EdgeKind::stream) + g.dropped(EdgeKind::sync) +
+                g.dropped(EdgeKind::thread),
+            1u);
+  EXPECT_LE(g.end("work<"), 114 + 20);
+}
+
 TEST(GraphDevice, AnyCallWhoseCorrelationHasGpuWorkIsALaunch) {  // 34
   for (const char* api : {"cudaLaunchKernel", "cuFooLaunch", "hipExtModuleLaunchKernel", "cuLaunchKernelEx"}) {
     TraceBuilder b;
@@ -371,6 +392,39 @@ TEST(GraphDevice, GraphLaunchWaitsForTheWholeOfTheLaunchBefore) {
   EXPECT_EQ(g.into("a1"), "event b0, launch cudaGraphLaunch>, stream a0");
   EXPECT_EQ(g.into("b1"), "graph a1, stream b0");
   EXPECT_DOUBLE_EQ(g.end("b2"), 293);
+}
+
+TEST(GraphDevice, CommunicationIsToldByItsArgumentsThenByName) {  // 28, 29
+  TraceBuilder b;
+  const char* const comm_names[] = {"ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+                                    "nccldevkernel_allreduce",
+                                    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t",
+                                    "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)",
+                                    "void dpsk::ep::internode::dispatch<128>(int4*, float*)",
+                                    "void vllm::cross_device_reduce_1stage<__half, 8>(vllm::RankData*)",
+                                    "mscclKernel_Sum_half_LL",
+                                    "nvshmemi_put_kernel"};
+  const char* const compute_names[] = {"ampere_bf16_s16816gemm", "triton_red_fused_sum_0", "reduce_kernel<512, 1>", ""};
+  double at = 0;
+  auto launched = [&](const char* name) {
+    at += 20;
+    return b.launched(name, at, 4, 7, at + 6, 5);
+  };
+  for (const char* n : comm_names) launched(n);
+  for (const char* n : compute_names) launched(n);
+  const OpId generic = launched("GenericKernel");
+  CommArgs& c = b.t.comm_args;
+  c.collective.push_back(b.t.strings.intern("allreduce"));
+  KernelArgs& k = b.t.kernel_args;
+  k.grid_blocks.push_back(1);
+  k.comm.push_back(0);
+  b.t.ops.extra[raw(generic)] = 0;
+  Built g(std::move(b));
+  for (const char* n : comm_names) EXPECT_EQ(g.graph().kind[raw(g.node(n))], NodeKind::comm) << n;
+  for (const char* n : compute_names) EXPECT_EQ(g.graph().kind[raw(g.node(n))], NodeKind::kernel) << n;
+  EXPECT_EQ(g.graph().kind[raw(g.node("GenericKernel"))], NodeKind::comm);
+  EXPECT_TRUE(is_communication(g.traces.ranks[0], generic));
+  EXPECT_FALSE(is_communication_name("cudaMemcpyAsync"));
 }
 
 // ---- depth of the launch queue ----

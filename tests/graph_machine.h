@@ -322,6 +322,56 @@ inline Machine pipeline_stage(Speed speed, int micro_batches = 6) {
   return m;
 }
 
+// Fully sharded data parallel: the weights of the next layer are gathered beside the compute of this one, on a side
+// stream (20) that waits for the gather (NCCL's stream 16) and that compute waits for; gradients are scattered on
+// stream 18.
+inline Machine fully_sharded(Speed speed, int layers = 12) {
+  Machine m(speed);
+  auto wait_stream = [&](std::int64_t waiting, std::int64_t on) { m.wait(waiting, m.record(on)); };
+  auto gather = [&] {
+    m.op("FullyShardedDataParallel._unshard", [&] {
+      m.work(4);
+      m.copy("Memcpy DtoD (Device -> Device)", 20, 6);
+      m.wait_for_collective(20, m.collective("ncclDevKernel_AllGather_RING_LL", 20, 16, 140));
+    });
+  };
+  m.range("ProfilerStep#0", [&] {
+    gather();
+    for (int l = 0; l < layers; ++l) {
+      m.work(6);
+      wait_stream(7, 20);
+      m.op("forward", [&] {
+        for (int k = 0; k < 3; ++k) m.kernel("gemm", 7, 50 + l % 4 * 20);
+      });
+      if (l + 1 < layers) {
+        wait_stream(20, 7);  // not too far ahead
+        gather();
+      }
+    }
+    m.op("loss", [&] { m.item(7); });
+    std::vector<Machine::Event> open;
+    m.hand_over(2, 9, 12, [&] {
+      gather();
+      for (int l = 0; l < layers; ++l) {
+        m.work(5);
+        wait_stream(7, 20);
+        if (l + 1 < layers) gather();
+        m.op("backward", [&] {
+          for (int k = 0; k < 4; ++k) m.kernel("gemm_backward", 7, 60);
+        });
+        open.push_back(m.collective("ncclDevKernel_ReduceScatter_Sum", 7, 18, 150));
+      }
+      while (!open.empty()) {
+        m.wait_for_collective(7, open.back());
+        open.pop_back();
+      }
+    });
+    m.kernel("multi_tensor_adam", 7, 60);
+    m.device_sync();
+  });
+  return m;
+}
+
 // Anything goes: kernels, copies and memsets on four streams, records, waits on any of them, blocking calls.
 inline Machine random_program(Speed speed, std::uint64_t seed, int actions = 200) {
   Machine m(speed);
