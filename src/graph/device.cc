@@ -213,7 +213,10 @@ class DeviceEdges {
     if (t.call != kNone) {
       const CallRow& call = d.calls[t.call];
       if (t.start < call.begin) ++before_launch;
-      if (!t.graph_inner || p == kNone) d.add_edge(call.begin_node, t.node, EdgeKind::launch, 0);
+      if (t.graph_inner && p != kNone) return;
+      // a long call did something first (loading the module at a kernel's first launch): the task leaves from its end
+      const bool loaded = call.end - call.begin > kLongLaunch && t.start >= call.end - kLongLaunch / 10;
+      d.add_edge(loaded ? call.end_node : call.begin_node, t.node, EdgeKind::launch, 0);
       return;
     }
     // Launched before the window: the state that the window starts from. Back to back its stream holds it; after a
