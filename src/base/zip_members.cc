@@ -3,6 +3,7 @@
 #include <zip.h>
 
 #include <memory>
+#include <mutex>
 
 namespace orrery {
 namespace {
@@ -13,6 +14,9 @@ struct CloseArchive {
 using ArchivePtr = std::unique_ptr<zip_t, CloseArchive>;
 
 Result<ArchivePtr> open_archive(const ZipArchive& archive) {
+  // libzip turns the members' dates into local time, through state that the C library shares between threads.
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   zip_error_t error;
   zip_error_init(&error);
   zip_source_t* source = archive.bytes.empty()
