@@ -186,9 +186,9 @@ class Rows {
       case OpKind::sync: {
         SyncArgs& s = t.sync_args;
         s.kind.push_back(static_cast<SyncKind>(where % 5));
-        s.stream.push_back(where % 7 == 0 ? -1 : 7 + where % 5);
-        s.wait_stream.push_back(where % 6 == 0 ? -1 : 7 + where % 4);
-        s.wait_record_corr.push_back(where >= 200 ? -1 : corr - 1 - where % 4);
+        s.stream.push_back(where % 7 == 0 ? -1 : 7 + where / 5 % 4);
+        s.wait_stream.push_back(where % 11 == 0 ? -1 : 7 + where / 20 % 4);
+        s.wait_record_corr.push_back(where >= 200 ? -1 : corr - where % 3);
         s.wait_event.push_back(-1);
         return static_cast<std::uint32_t>(s.size() - 1);
       }
