@@ -22,7 +22,8 @@ class Pipeline {
 
   void run() {
     const unsigned threads = std::max(1u, options_.threads);
-    for (unsigned i = 0; i < 2 * threads; ++i) free_.push_back(std::make_unique<RowBlock>());
+    const unsigned blocks = threads == 1 ? 1 : 2 * threads;
+    for (unsigned i = 0; i < blocks; ++i) free_.push_back(std::make_unique<RowBlock>());
     std::vector<std::thread> others;
     for (unsigned i = 1; i < threads; ++i) others.emplace_back([this] { work(); });
     work();
@@ -210,7 +211,11 @@ tl::expected<RankTrace, KinetoError> read_kineto(ByteSource& source, const std::
   RankTrace trace;
   trace.file = file;
   TraceText::Options text_options;
+  // A small file needs no large window; compressed, it may be some sixteen times as long.
   text_options.window_bytes = options.window_bytes;
+  if (source.total() != 0)
+    text_options.window_bytes = std::clamp<std::uint64_t>(
+        source.total() * 16, std::min<std::size_t>(4096, options.window_bytes), options.window_bytes);
   text_options.largest_event = options.largest_event;
   text_options.recover = options.recover;
   text_options.engine = options.engine;
