@@ -208,6 +208,22 @@ TEST(ImportRobust, MutationsNeverCrash) {
   }
 }
 
+TEST(ImportRobust, SkippingEndsWhateverTheWindow) {
+  for (const std::size_t garbage : {10u, 5000u, 50000u}) {
+    const std::string text =
+        document({cpu_op("a", "1", "1"), R"({"ph": "X", "name": "a"b", )" + std::string(garbage, 'x') + "}",
+                  cpu_op("c", "3", "1")});
+    for (const std::size_t window : {64u, 4096u, 8192u, 1u << 20}) {
+      const auto t = import_windows(text, 1, window, JsonSplitter::Engine::best, true, 4096);
+      ORRERY_IMPORTED(t);
+      EXPECT_EQ(t->ops.size(), 2u) << garbage << " " << window;
+      const auto cut =
+          import_windows(text.substr(0, text.size() / 2), 1, window, JsonSplitter::Engine::best, true, 4096);
+      EXPECT_TRUE(!cut || cut->notes.lost_data());
+    }
+  }
+}
+
 TEST(ImportRobust, DeepNestingHugeStringsAndNulBytes) {
   // Nested a million deep inside an unused argument.
   const std::string deep = std::string(1 << 20, '[') + std::string(1 << 20, ']');

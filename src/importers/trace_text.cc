@@ -449,6 +449,7 @@ bool TraceText::events_carefully(EventWindow& window, bool& have) {
         malformed.bytes += filled - kOverlap - 1;
         drop_front(window, filled - kOverlap, filled);
       }
+      window.grow(4 * kOverlap, filled);
       continue;
     }
     char* const text = window.text.get();
