@@ -98,8 +98,12 @@ struct Walk {
     for (auto it = d.open.rbegin(); it != d.open.rend(); ++it) {
       if (call.parent == kNone && it->start < call.begin) call.parent = it->op;
       const std::uint8_t f = d.name_flags[raw(ops.name[it->op])];
-      // a call that begins with the range, in whole microseconds, came before it: NCCL's first call takes a while
-      if (call.nccl_range == kNone && (f & kNcclRange) != 0 && it->start < call.begin) call.nccl_range = it->op;
+      // a call that begins with the range, in whole microseconds, came before it (NCCL's first call takes a while),
+      // but for the launch itself
+      if (call.nccl_range == kNone && (f & kNcclRange) != 0 &&
+          (it->start < call.begin || d.find_group(ops.corr[op]) != nullptr)) {
+        call.nccl_range = it->op;
+      }
       if ((f & kCommOp) != 0) {
         call.comm_op = it->op;
         break;
