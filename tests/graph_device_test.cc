@@ -344,7 +344,7 @@ TEST(GraphDevice, LongPauseIsAStallThatIsCountedAndCanBeLeftOut) {
 
 // The first launch of a kernel loads its module: the call takes long and the kernel follows its end. That is host time,
 // not a pause of the device, and shrinks with the host.
-TEST(GraphDevice, DISABLED_LaunchThatLoadsAModuleReleasesAtItsEnd) {
+TEST(GraphDevice, LaunchThatLoadsAModuleReleasesAtItsEnd) {
   TraceBuilder b;
   b.launched("k0", 0, 4, 7, 6, 9);
   b.launched("k1", 10, 4, 7, 16, 9);

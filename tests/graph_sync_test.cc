@@ -246,6 +246,22 @@ TEST(GraphSync, CopyOfPageableMemoryBlocks) {
   EXPECT_EQ(early.edges(EdgeKind::sync), 0u);
 }
 
+// A blocking copy that takes long has loaded nothing: it waited for the device. It leaves from the begin of its call,
+// which it ends.
+TEST(GraphSync, DISABLED_LongCopyThatBlocksIsLaunchedFromItsBegin) {
+  TraceBuilder b;
+  b.L("l1", 0, 4, 1);
+  b.kernel("k1", 7, 6, 400, 1);
+  b.L("cudaMemcpyAsync", 8, 404, 2);  // back 3 us after its copy
+  b.X("Memcpy DtoH (Device -> Pageable)", "gpu_memcpy", 7, 407, 2, 2);
+  b.op("work", 412, 20);
+  Built g(std::move(b));
+  EXPECT_EQ(g.noted("cycle-cut"), 0u);
+  EXPECT_EQ(g.into("Memcpy DtoH (Device -> Pageable)"), "launch cudaMemcpyAsync>, stream k1");
+  EXPECT_EQ(g.into("cudaMemcpyAsync<"), "sync Memcpy DtoH (Device -> Pageable), thread cudaMemcpyAsync>");
+  EXPECT_DOUBLE_EQ(g.end("work<"), 432);
+}
+
 TEST(GraphSync, FreeThatDidNotWait) {
   TraceBuilder b;
   b.L("l1", 0, 4, 1);
