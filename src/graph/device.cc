@@ -12,6 +12,7 @@ namespace {
 constexpr Ns kOverlap = 20'000;  // programmatic dependent launch: real overlaps are a few microseconds
 constexpr Ns kLaunchOutlier = 100'000;
 constexpr Ns kStreamOutlier = 20'000;
+constexpr Ns kLongLaunch = 100'000;  // a launch call takes 3 to 20 us
 constexpr Ns kCallCost = 5'000;
 constexpr Ns kDefaultStall = 50'000;
 constexpr std::size_t kEnough = 3;  // samples that make a constant of their own
