@@ -45,7 +45,11 @@ std::vector<std::string> files_in(const fs::path& dir) {
 }
 
 // Each file alone: a rank by itself.
-Result<TraceSet> import_alone(const std::string& file) { return import_traces({file}, {.threads = 1}); }
+Result<TraceSet> import_alone(const std::string& file) {
+  ImportOptions options;
+  options.threads = 1;
+  return import_traces({file}, options);
+}
 
 struct Set {
   std::string name;
@@ -109,8 +113,13 @@ void score_file(const std::string& file, Score& score) {
   const ExecGraph& g = build->graph;
   const auto tasks = device_tasks(g);
   const auto rows = select_steps(g, {});
-  for (const StepTimes& s :
-       step_times(g, r, tasks, device_times(g, tasks, g.observed_start), device_times(g, tasks, r.start), *rows)) {
+  std::vector<StepTimes> times(rows->size());
+  DeviceRuns device;
+  for (std::uint32_t rank = 0; rank < g.ranks.size(); ++rank) {
+    look_at_device(g, r, tasks, rank, device);
+    add_step_times(g, r, device, *rows, times);
+  }
+  for (const StepTimes& s : times) {
     if (s.measured_makespan < 0 || s.measured <= 0) continue;  // steps with GPU work
     const double step = 100.0 * std::abs(ms(s.replayed - s.measured)) / ms(s.measured);
     const double span = s.measured_makespan == 0
