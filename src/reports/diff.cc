@@ -57,7 +57,7 @@ struct ByName {
 
 struct Totals {
   double iteration_measured_ms = 0, iteration_replayed_ms = 0;
-  std::int64_t ranks = 0, steps = 0, step_rows = 0, gpu_tasks = 0, calls = 0;
+  std::int64_t ranks = 0, steps = 0, step_rows = 0, gpu_tasks = 0, cpu_tasks = 0;
   Ns gpu = 0, host = 0;
   Sums kernels, operators, classes, edges;
 };
@@ -103,6 +103,8 @@ Totals totals_of(const DiffSide& side) {
   const ExecGraph& g = side.build.graph;
   Totals t;
   t.ranks = static_cast<std::int64_t>(g.ranks.size());
+  for (const RankTrace& trace : side.traces.ranks)
+    for (OpKind k : trace.ops.kind) t.cpu_tasks += is_cpu_task(k);
   const auto tasks = device_tasks(g);
   add_classes(g, side.replay, tasks, t);
   t.gpu_tasks = static_cast<std::int64_t>(tasks.rows.size());
@@ -123,7 +125,6 @@ Totals totals_of(const DiffSide& side) {
   std::array<Sum, kEdgeKinds> waits{};
   for (std::uint32_t i = 0; i < g.size(); ++i) {
     if (g.kind[i] == NodeKind::host) {
-      t.calls += g.at_begin[i];
       t.host += g.duration[i];
       Sum* s = operators.at(side.traces, g, g.rank[i], owner.next(i));
       (s ? *s : between).ns += g.duration[i];
@@ -187,7 +188,7 @@ Section side_section(const char* key, const char* title, const Totals& t) {
                      {.key = "cpu_tasks", .title = "CPU tasks"}};
   const auto mean = [&](double x) { return t.steps > 0 ? Cell{x} : Cell{}; };
   s.table.rows.push_back({mean(t.iteration_measured_ms), mean(t.iteration_replayed_ms), to_ms(t.gpu), to_ms(t.host),
-                          t.ranks, t.steps, t.gpu_tasks, t.calls});
+                          t.ranks, t.steps, t.gpu_tasks, t.cpu_tasks});
   return s;
 }
 

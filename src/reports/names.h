@@ -8,6 +8,9 @@
 
 namespace orrery {
 
+// What "CPU tasks" counts: operators and CUDA or HIP calls.
+inline bool is_cpu_task(OpKind k) { return k == OpKind::cpu_op || k == OpKind::runtime; }
+
 // Graph lanes of all ranks together.
 inline std::uint32_t lane_count(const ExecGraph& g) {
   std::uint32_t lanes = 0;

@@ -4,6 +4,7 @@
 //
 // events: all of the file, used or not. GPU tasks: kernels, copies and memsets. CPU tasks: operators and CUDA or HIP
 // calls. The clock of each host is taken as it is until ranks are joined: offset and drift are 0.
+#include "reports/names.h"
 #include "reports/reports.h"
 
 namespace orrery {
@@ -42,7 +43,7 @@ Section ranks_section(const TraceSet& traces, const ExecGraph& g) {
     std::int64_t gpu = 0, cpu = 0;
     for (OpKind k : t.ops.kind) {
       gpu += is_gpu_task(k);
-      cpu += k == OpKind::cpu_op || k == OpKind::runtime;
+      cpu += is_cpu_task(k);
     }
     s.table.rows.push_back({rank.rank, t.file, t.host.empty() ? Cell{} : Cell{t.host},
                             static_cast<std::int64_t>(t.events), gpu, cpu, device_of(t), std::int64_t{0}, 0.0});
