@@ -75,7 +75,11 @@ Result<std::vector<ZipMember>> zip_members(const ZipArchive& archive) {
     if (name == nullptr) continue;
     std::string s = name;
     if (s.empty() || s.back() == '/') continue;
-    members.push_back({std::move(s), static_cast<std::uint64_t>(i)});
+    zip_stat_t stat;
+    zip_stat_init(&stat);
+    const bool sized =
+        zip_stat_index(z->get(), static_cast<zip_uint64_t>(i), 0, &stat) == 0 && (stat.valid & ZIP_STAT_SIZE) != 0;
+    members.push_back({std::move(s), static_cast<std::uint64_t>(i), sized ? stat.size : 0});
   }
   return members;
 }

@@ -19,6 +19,7 @@ struct ZipArchive {
 struct ZipMember {
   std::string name;
   std::uint64_t index = 0;
+  std::uint64_t size = 0;  // uncompressed
 };
 
 // Members that are files, in archive order. Errors: not an archive, cut, unreadable.

@@ -70,6 +70,7 @@ Status add_file(const std::string& path, bool optional, std::vector<TraceInput>&
     member.label = path + ":" + m.name;
     member.archive.path = path;
     member.optional = true;
+    member.size = m.size;
     member.member = std::move(m);
     inputs.push_back(std::move(member));
   }

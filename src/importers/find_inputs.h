@@ -16,7 +16,7 @@ struct TraceInput {
   ZipArchive archive;  // with archive.path empty: not in an archive
   ZipMember member;
   bool optional = false;   // found, not named: skipped with a note when it is no trace
-  std::uint64_t size = 0;  // compressed bytes, 0 = unknown
+  std::uint64_t size = 0;  // as stored (of a member: unpacked), 0 = unknown
 };
 
 // Files stand for themselves, directories for all files in them (recursively, in order of their names), globs for what
