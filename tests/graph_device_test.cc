@@ -177,7 +177,7 @@ TEST(GraphDevice, FarOverlapIsNoOrder) {
   EXPECT_DOUBLE_EQ(g.duration("A"), 100);  // one later start inside it: not taken for a broken duration
 }
 
-TEST(GraphDevice, DISABLED_TaskAfterAnOverlapWaitsForBoth) {
+TEST(GraphDevice, TaskAfterAnOverlapWaitsForBoth) {
   TraceBuilder b;
   b.L("l1", -6, 1, 1);
   b.L("l2", 4, 1, 2);
@@ -470,7 +470,7 @@ TEST(GraphDevice, FullLaunchQueueIsAWaitOfTheLaunchCall) {
 }
 
 // 1,100 launches reach a depth of 1,013 and none blocks: that says nothing of the queue's size.
-TEST(GraphDevice, DISABLED_DeepQueueThatNeverBlockedIsNotTakenForFull) {
+TEST(GraphDevice, DeepQueueThatNeverBlockedIsNotTakenForFull) {
   Built truth(queued(1100, 1, 3));
   Built changed(queued(1100, 1, 1));
   changed.scale(NodeKind::kernel, 3);

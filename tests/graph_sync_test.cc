@@ -248,7 +248,7 @@ TEST(GraphSync, CopyOfPageableMemoryBlocks) {
 
 // A blocking copy that takes long has loaded nothing: it waited for the device. It leaves from the begin of its call,
 // which it ends.
-TEST(GraphSync, DISABLED_LongCopyThatBlocksIsLaunchedFromItsBegin) {
+TEST(GraphSync, LongCopyThatBlocksIsLaunchedFromItsBegin) {
   TraceBuilder b;
   b.L("l1", 0, 4, 1);
   b.kernel("k1", 7, 6, 400, 1);

@@ -4,12 +4,29 @@
 #include <tbb/task_arena.h>
 
 #include <algorithm>
+#include <limits>
 #include <thread>
 
 #include "graph/draft.h"
 
 namespace orrery {
 namespace {
+
+// Whether sums of the rank's times stay inside 64 bits, whatever waits for what: the ends of its window, all durations,
+// and for each lane once the window. False for what no recording holds (tens of years).
+bool times_fit(const RankTrace& t) {
+  __extension__ using Wide = __int128;
+  Ns first = 0, last = 0;
+  Wide sum = 0;
+  for (std::size_t i = 0; i < t.ops.size(); ++i) {
+    first = std::min(first, t.ops.start[i]);
+    last = std::max(last, t.ops.end(i));
+    sum += t.ops.dur[i];
+  }
+  const Wide begin = t.window_start, end = t.window_end;
+  sum += Wide{last} - Wide{first} + (end - begin) * static_cast<Wide>(t.lanes.size() + 2);
+  return sum < std::numeric_limits<Ns>::max() / 2 * Wide{2} && first > std::numeric_limits<Ns>::min() / 2;
+}
 
 void draft_rank(const RankTrace& t, const GraphOptions& options, Draft& d) {
   d.clear();
@@ -48,6 +65,13 @@ Status GraphBuilder::build(const TraceSet& traces, const GraphOptions& options, 
   const unsigned cores = std::max(1u, options.threads != 0 ? options.threads : std::thread::hardware_concurrency());
   const std::size_t side_by_side = std::min<std::size_t>(cores, ranks);
   while (rooms_.size() < side_by_side) rooms_.push_back(std::make_unique<Room>());
+
+  for (const RankTrace& t : traces.ranks) {
+    if (!times_fit(t)) {
+      return fail("times too far apart for one graph (over a hundred years)", t.file,
+                  "one broken time stamp can do this: see the events with the smallest and largest ts");
+    }
+  }
 
   tbb::task_arena arena(static_cast<int>(cores));
   for (std::size_t first = 0; first < ranks; first += side_by_side) {

@@ -3,6 +3,7 @@
 // idle, and both are counted.
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "graph/draft.h"
 
@@ -17,7 +18,8 @@ constexpr Ns kCallCost = 5'000;
 constexpr Ns kDefaultStall = 50'000;
 constexpr std::size_t kEnough = 3;  // samples that make a constant of their own
 constexpr std::uint32_t kQueueDepth = 1024;
-constexpr std::uint32_t kFullFrom = 1000;  // a queue deeper than this is taken for full
+constexpr std::uint32_t kFullFrom = 1000;  // a queue deeper than this may be full
+constexpr Ns kBlockedCall = 30'000;
 constexpr Ns kClockTolerance = 2'000;
 
 constexpr std::size_t row(EdgeKind k) { return static_cast<std::size_t>(k); }
@@ -68,12 +70,14 @@ class DeviceEdges {
   Draft& d;
   std::vector<std::uint32_t> previous;  // by task: the task ahead that it is ordered after, kNone if none
   std::vector<Ns> lag_before;           // by task: negative overlap with it, 0 = the rank's constant
-  std::array<Ns, kEdgeKinds> rough{};   // one lag an edge kind, before they are told apart by the kinds of node
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> also_after;  // further orders: a task that outlasted the next
+  std::array<Ns, kEdgeKinds> rough{};  // one lag an edge kind, before they are told apart by the kinds of node
   std::vector<Release> releases;
   std::uint64_t before_launch = 0, overlaps = 0;
 
   void order_streams() {
     for (const StreamRow& s : d.streams) {
+      std::uint32_t longest = s.first_task;  // of the tasks so far, the one that ends last
       for (std::uint32_t i = s.first_task + 1; i < s.first_task + s.tasks; ++i) {
         std::uint32_t p = i - 1;
         const Ns start = d.tasks[i].start;
@@ -84,12 +88,17 @@ class DeviceEdges {
             --p;
             ++back;
           }
-          if (d.tasks[p].end > start) continue;
         }
-        previous[i] = p;
-        lag_before[i] = std::min<Ns>(0, start - d.tasks[p].end);
+        if (d.tasks[p].end - start <= kOverlap) {
+          previous[i] = p;
+          lag_before[i] = std::min<Ns>(0, start - d.tasks[p].end);
+          if (d.tasks[longest].end > d.tasks[p].end && d.tasks[longest].end <= start)
+            also_after.emplace_back(longest, i);
+        }
+        if (d.tasks[i].end >= d.tasks[longest].end) longest = i;
       }
     }
+    for (const auto& [from, to] : also_after) d.add_edge(d.tasks[from].node, d.tasks[to].node, EdgeKind::stream, 0);
   }
 
   bool is_constant(const DraftEdge& e) const {
@@ -214,8 +223,10 @@ class DeviceEdges {
       const CallRow& call = d.calls[t.call];
       if (t.start < call.begin) ++before_launch;
       if (t.graph_inner && p != kNone) return;
-      // a long call did something first (loading the module at a kernel's first launch): the task leaves from its end
-      const bool loaded = call.end - call.begin > kLongLaunch && t.start >= call.end - kLongLaunch / 10;
+      // A long call did something first (loading the module at a kernel's first launch): the task leaves from its end,
+      // unless it is a copy that the call waits for.
+      const bool loaded =
+          call.end - call.begin > kLongLaunch && t.start >= call.end - kLongLaunch / 10 && t.end > call.end;
       d.add_edge(loaded ? call.end_node : call.begin_node, t.node, EdgeKind::launch, 0);
       return;
     }
@@ -229,15 +240,19 @@ class DeviceEdges {
   // ahead starts (measured: 1,021 to 1,024). The deepest queue seen tells the number where the queue was ever full.
   void queue_edges() {
     if (!d.enabled(EdgeKind::queue)) return;
-    std::uint32_t deepest = 0;
+    std::uint32_t deepest = 0, blocked = 0;
     for (const StreamRow& s : d.streams) {
       for (std::uint32_t i = s.first_task + kFullFrom; i < s.first_task + s.tasks; ++i) {
         const Task& t = d.tasks[i];
         if (t.call == kNone || d.tasks[i - kFullFrom].start <= d.calls[t.call].end) continue;
+        const CallRow& call = d.calls[t.call];
         const auto first = d.tasks.begin() + s.first_task;
-        const auto started = std::upper_bound(first, first + (i - s.first_task), d.calls[t.call].end,
+        const auto started = std::upper_bound(first, first + (i - s.first_task), call.end,
                                               [](Ns at, const Task& other) { return at < other.start; });
         deepest = std::max(deepest, i - s.first_task - static_cast<std::uint32_t>(started - first));
+        // a call that took long and returned right after a task started was blocked until then
+        const bool long_call = call.end - call.begin > kBlockedCall;
+        if (long_call && started != first && call.end - std::prev(started)->start < kStreamOutlier) ++blocked;
       }
     }
     if (deepest > kQueueDepth + kQueueDepth / 8) {
@@ -245,7 +260,7 @@ class DeviceEdges {
                   "over 1,150 tasks were queued on one stream: no launch-queue edges (not CUDA's usual depth)");
       return;
     }
-    const std::uint32_t depth = deepest == 0 ? kQueueDepth : deepest + 1;
+    const std::uint32_t depth = blocked == 0 ? std::max(kQueueDepth, deepest + 1) : deepest + 1;
     for (const StreamRow& s : d.streams) {
       for (std::uint32_t i = s.first_task + depth; i < s.first_task + s.tasks; ++i) {
         const Task& t = d.tasks[i];
