@@ -13,6 +13,9 @@
 namespace orrery {
 namespace {
 
+constexpr std::uint64_t kGuessAfter = 7;  // windows
+constexpr double kLargestGuess = 4096;
+
 // Windows are filled one after the other, parsed side by side and appended in file order. Every thread does all three:
 // it takes its turn at the source, parses what it got, and appends whatever is next in order.
 class Pipeline {
@@ -72,7 +75,8 @@ class Pipeline {
       if (ended_) return false;
     }
     const auto next = text_.next(block.window);
-    if (options_.progress) options_.progress(source_.taken());
+    block.taken = source_.taken();
+    if (options_.progress) options_.progress(block.taken);
     if (next == TraceText::Next::window) return true;
     if (next == TraceText::Next::error && !text_.read_error()) stop(text_.error());
     end();
@@ -106,6 +110,10 @@ class Pipeline {
       ++next_;
       lock.unlock();
       builder_.append(*ready);
+      // Columns that grow by doubling are copied, and touched, twice over: guess their length once.
+      if (ready->window.index == kGuessAfter && source_.total() != 0 && ready->taken != 0)
+        builder_.reserve(
+            std::min(kLargestGuess, 1.03 * static_cast<double>(source_.total()) / static_cast<double>(ready->taken)));
       lock.lock();
       free_.push_back(std::move(ready));
       some_free_.notify_one();

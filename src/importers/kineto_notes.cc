@@ -15,7 +15,7 @@ constexpr OddityText kTexts[] = {
     {Oddity::missing_value, "missing-value", Severity::warning,
      "NaN, N/A, Infinity or text where a number belongs: the field is missing, the event is kept"},
     {Oddity::time_as_text, "time-as-text", Severity::warning, "ts or dur in quotes; read as numbers"},
-    {Oddity::no_time, "event-without-time", Severity::warning,
+    {Oddity::no_time, "event-without-time", Severity::data_loss,
      "no ts, or one that is no number or does not fit 64-bit nanoseconds: the event cannot be used"},
     {Oddity::open_event, "open-event", Severity::warning,
      "no usable duration (missing, negative or beyond 11 days): closed at the end of its parent or of the window, on "

@@ -40,9 +40,27 @@ void add_shifted(std::vector<std::uint32_t>& to, const std::vector<std::uint32_t
   for (const std::uint32_t v : from) to.push_back(v == kNone ? kNone : v + static_cast<std::uint32_t>(by));
 }
 
-template <class... Vectors>
-void clear_all(Vectors&... v) {
-  (v.clear(), ...);
+// Every column of the tables that a block and a rank share.
+template <class Tables, class Function>
+void each_column(Tables& t, Function f) {
+  const auto all = [&f](auto&... columns) { (f(columns), ...); };
+  auto& o = t.ops;
+  all(o.start, o.dur, o.name, o.lane, o.kind, o.corr, o.ext, o.extra);
+  auto& a = t.op_args;
+  all(a.sequence, a.fwd_thread, a.input_dims, a.input_types, a.concrete_inputs, a.comm);
+  all(t.python_args.id, t.python_args.parent);
+  auto& k = t.kernel_args;
+  all(k.grid_blocks, k.block_threads, k.shared_bytes, k.registers, k.occupancy_pct, k.blocks_per_sm, k.comm);
+  all(t.copy_args.bytes);
+  auto& c = t.comm_args;
+  all(c.collective, c.dtype, c.in_elems, c.out_elems, c.group_size, c.group_name, c.group_desc, c.group_ranks, c.seq,
+      c.src_rank, c.dst_rank, c.in_split, c.out_split);
+  auto& s = t.sync_args;
+  all(s.kind, s.stream, s.wait_stream, s.wait_record_corr, s.wait_event);
+  auto& w = t.flows;
+  all(w.id, w.ts, w.lane, w.kind, w.is_finish);
+  auto& m = t.memory;
+  all(m.ts, m.lane, m.bytes, m.total_allocated, m.total_reserved, m.device_type, m.device);
 }
 
 }  // namespace
@@ -93,21 +111,9 @@ void LocalStrings::grow() {
 void RowBlock::clear() {
   strings.clear();
   lanes.clear();
-  clear_all(ops.start, ops.dur, ops.name, ops.lane, ops.kind, ops.corr, ops.ext, ops.extra);
-  clear_all(op_args.sequence, op_args.fwd_thread, op_args.input_dims, op_args.input_types, op_args.concrete_inputs,
-            op_args.comm);
-  clear_all(python_args.id, python_args.parent);
-  clear_all(kernel_args.grid_blocks, kernel_args.block_threads, kernel_args.shared_bytes, kernel_args.registers,
-            kernel_args.occupancy_pct, kernel_args.blocks_per_sm, kernel_args.comm);
-  clear_all(copy_args.bytes);
-  CommArgs& c = comm_args;
-  clear_all(c.collective, c.dtype, c.in_elems, c.out_elems, c.group_size, c.group_name, c.group_desc, c.group_ranks,
-            c.seq, c.src_rank, c.dst_rank, c.in_split, c.out_split);
-  clear_all(sync_args.kind, sync_args.stream, sync_args.wait_stream, sync_args.wait_record_corr, sync_args.wait_event);
-  clear_all(flows.id, flows.ts, flows.lane, flows.kind, flows.is_finish);
-  clear_all(memory.ts, memory.lane, memory.bytes, memory.total_allocated, memory.total_reserved, memory.device_type,
-            memory.device);
-  clear_all(halves, names);
+  each_column(*this, [](auto& column) { column.clear(); });
+  halves.clear();
+  names.clear();
   events = phases = short_fractions = zero_padded = 0;
   tallies.clear();
 }
@@ -136,6 +142,12 @@ LaneId RankBuilder::global(LaneId local, const RowBlock& block) {
   }
   id = raw(at->second);
   return at->second;
+}
+
+void RankBuilder::reserve(double times) {
+  each_column(trace_, [times](auto& column) {
+    column.reserve(static_cast<std::size_t>(static_cast<double>(column.size()) * times));
+  });
 }
 
 void RankBuilder::append(RowBlock& b) {

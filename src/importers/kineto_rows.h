@@ -110,7 +110,8 @@ struct LaneName {
 
 struct RowBlock {
   EventWindow window;
-  std::string repaired;  // copy of the window with its characters repaired; empty = not needed
+  std::string repaired;     // copy of the window with its characters repaired; empty = not needed
+  std::uint64_t taken = 0;  // bytes the source had taken when the window was full
   LocalStrings strings;
   std::vector<LaneKey> lanes;
 
@@ -140,6 +141,8 @@ class RankBuilder {
  public:
   explicit RankBuilder(RankTrace& trace) : trace_(trace) {}
   void append(RowBlock& block);
+  // Room for `times` the rows there are now. What is not filled later is never touched, so it costs no memory.
+  void reserve(double times);
 
   std::vector<HalfEvent> halves;
   std::vector<LaneName> names;
