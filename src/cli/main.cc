@@ -61,6 +61,7 @@ Result<int> run(const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) {
   orrery::reserve_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit as well
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a write error like any other
   try {
     const auto status = orrery::run({argv + std::min(argc, 1), argv + argc});

@@ -99,6 +99,10 @@ Result<RunOptions> understand(const Command& command, const Args& args) {
     return fail("standard input (-) is named twice", std::string(command.name), "it can be read only once");
   }
   o.export_path = args.value("--export");
+  if (o.export_path == "-") {
+    return fail("the exported trace cannot go to standard output", "--export -",
+                "name a file: --export replayed.json.gz");
+  }
   o.csv_directory = args.value("--csv");
   o.json = args.has("--json");
   o.quiet = args.has("--quiet");

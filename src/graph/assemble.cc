@@ -97,7 +97,9 @@ void sort_nodes(Draft& d, AssembleScratch& s) {
       const std::uint32_t i = earliest_unplaced(d, s.place);
       s.waiting[i] = 0;
       s.ready.push_back(i);
-      d.notes.add("cycle-cut", Severity::warning, 1, {}, "edges that closed a cycle were dropped");
+      const std::uint32_t op = d.node[i].source;
+      d.notes.add("cycle-cut", Severity::warning, 1, op == kNone ? "" : d.trace->name_of(OpId{op}),
+                  "edges that closed a cycle were dropped");
     }
     std::uint32_t i = s.ready.back();
     s.ready.pop_back();

@@ -68,12 +68,12 @@ Status GraphBuilder::build(const TraceSet& traces, const GraphOptions& options, 
 
   for (const RankTrace& t : traces.ranks) {
     if (!times_fit(t)) {
-      return fail("times too far apart for one graph (over a hundred years)", t.file,
+      return fail("times too far apart for one graph (tens of years)", t.file,
                   "one broken time stamp can do this: see the events with the smallest and largest ts");
     }
   }
 
-  tbb::task_arena arena(static_cast<int>(cores));
+  tbb::task_arena arena(static_cast<int>(std::min(cores, std::max(1u, std::thread::hardware_concurrency()))));
   for (std::size_t first = 0; first < ranks; first += side_by_side) {
     const std::size_t batch = std::min(side_by_side, ranks - first);
     auto draft = [&](std::size_t k) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <string_view>
 
 #include "graph/draft.h"
 
@@ -53,10 +54,10 @@ class DeviceEdges {
     apply_lags();
     stalls();
     d.notes.add(
-        "kernel-before-launch", Severity::warning, before_launch, {},
+        "kernel-before-launch", Severity::warning, before_launch, name(first_before),
         "GPU tasks that start before their launch call (clock conversion): the edge stays, its delay is clamped");
     d.notes.add(
-        "stream-overlap", Severity::info, overlaps, {},
+        "stream-overlap", Severity::info, overlaps, name(first_overlap),
         "GPU tasks that start more than 20 us before the task ahead on their stream ends: not ordered after it");
   }
 
@@ -74,6 +75,11 @@ class DeviceEdges {
   std::array<Ns, kEdgeKinds> rough{};  // one lag an edge kind, before they are told apart by the kinds of node
   std::vector<Release> releases;
   std::uint64_t before_launch = 0, overlaps = 0;
+  std::uint32_t first_before = kNone, first_overlap = kNone;  // the first examples, rows of the trace
+
+  std::string_view name(std::uint32_t op) const {
+    return op == kNone ? std::string_view{} : d.trace->name_of(OpId{op});
+  }
 
   void order_streams() {
     for (const StreamRow& s : d.streams) {
@@ -82,7 +88,7 @@ class DeviceEdges {
         std::uint32_t p = i - 1;
         const Ns start = d.tasks[i].start;
         if (d.tasks[p].end - start > kOverlap) {
-          ++overlaps;
+          if (overlaps++ == 0) first_overlap = d.tasks[i].op;
           std::uint32_t back = 0;
           while (p > s.first_task && d.tasks[p].end > start && back < 64) {
             --p;
@@ -221,7 +227,7 @@ class DeviceEdges {
     }
     if (t.call != kNone) {
       const CallRow& call = d.calls[t.call];
-      if (t.start < call.begin) ++before_launch;
+      if (t.start < call.begin && before_launch++ == 0) first_before = t.op;
       if (t.graph_inner && p != kNone) return;
       // A long call did something first (loading the module at a kernel's first launch): the task leaves from its end,
       // unless it is a copy that the call waits for.

@@ -1,6 +1,7 @@
 // Step windows and what the device did in them.
 #include <algorithm>
 #include <charconv>
+#include <string>
 
 #include "graph/draft.h"
 
@@ -24,7 +25,14 @@ void find_markers(Draft& d) {
     if (a.number != b.number) return a.number < b.number;
     return a.end - a.begin > b.end - b.begin;
   });
-  // the same step marked twice (on two threads): the longest is the step
+  // The same step marked twice, on two threads: the longest is the step. Two windows of one number apart in time are
+  // not that: the longest is kept, and the others are told.
+  for (std::size_t i = 1; i < d.steps.size(); ++i) {
+    const Step &a = d.steps[i - 1], &b = d.steps[i];
+    if (a.number != b.number || (a.begin < b.end && b.begin < a.end)) continue;
+    d.notes.add("repeated-step", Severity::warning, 1, "ProfilerStep#" + std::to_string(b.number),
+                "step markers of one number in several places: only the longest is reported");
+  }
   d.steps.erase(
       std::unique(d.steps.begin(), d.steps.end(), [](const Step& a, const Step& b) { return a.number == b.number; }),
       d.steps.end());

@@ -1,6 +1,7 @@
 // CPU threads: cut at every begin and end of their rows. The node of a boundary carries the host work up to it.
 #include <algorithm>
 #include <iterator>
+#include <string>
 
 #include "graph/draft.h"
 
@@ -146,6 +147,7 @@ void add_threads(Draft& d) {
   const bool flows = t.flows.size() != 0 && std::any_of(d.tasks.begin(), d.tasks.end(),
                                                         [&](const Task& task) { return ops.corr[task.op] == 0; });
   std::uint64_t poll_threads = 0;
+  std::string poll_example;
   std::uint32_t from = 0;
   for (std::uint32_t l = 0; l < lanes; ++l) {
     const auto begin = d.rows.begin() + from;
@@ -154,6 +156,7 @@ void add_threads(Draft& d) {
     if (begin == end) continue;
     if (only_polls(d, begin, end)) {
       ++poll_threads;
+      if (poll_example.empty()) poll_example = "thread " + std::to_string(t.lanes.tid[l]);
       continue;
     }
     if (!std::is_sorted(begin, end, earlier)) std::sort(begin, end, earlier);
@@ -191,7 +194,7 @@ void add_threads(Draft& d) {
     d.threads.push_back({l, first_node, d.nodes() - first_node, walk.root_edge});
     std::inplace_merge(d.calls.begin(), d.calls.begin() + first_call, d.calls.end(), call_order);
   }
-  d.notes.add("poll-threads", Severity::info, poll_threads, {},
+  d.notes.add("poll-threads", Severity::info, poll_threads, poll_example,
               "threads that only poll events (NCCL's watchdog): left out of the graph");
 
   for (CallRow& c : d.calls) c.end_node = d.end_node[c.op];

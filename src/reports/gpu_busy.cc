@@ -4,8 +4,8 @@
 //
 // Per rank, step after step and in each from its begin: each millisecond's share in which at least one stream executes
 // (the "SM utilisation" of the Lumos paper; it says nothing about how full the SMs are). The last value of a step is
-// the share of what is left of it. The replayed row runs from the replayed begin to the replayed end of each step. The
-// percentage is the share of all chosen steps together.
+// the share of what is left of it. Over a million milliseconds there is only the percentage. The replayed row runs from
+// the replayed begin to the replayed end of each step. The percentage is the share of all chosen steps together.
 #include <algorithm>
 
 #include "reports/reports.h"
@@ -14,6 +14,7 @@ namespace orrery {
 namespace {
 
 constexpr Ns kMs = 1'000'000;
+constexpr Ns kLongest = 1'000'000 * kMs;  // a quarter of an hour of single milliseconds is nothing that anyone reads
 
 void add_shares(const Intervals& busy, Window w, std::vector<double>& out) {
   const std::size_t base = out.size();
@@ -43,10 +44,15 @@ Cell pct(const BusyShares& b) { return percent(static_cast<double>(b.busy), stat
 BusyShares busy_shares(const DeviceTime& device, const std::vector<Window>& steps) {
   BusyShares out;
   for (const Window& w : steps) {
-    add_shares(device.busy, w, out.shares);
+    if (w.end - w.begin > kLongest - static_cast<Ns>(out.shares.size()) * kMs) {
+      out.too_long = true;
+    } else {
+      add_shares(device.busy, w, out.shares);
+    }
     out.busy += covered(device.busy, w.begin, w.end);
     out.length += w.end - w.begin;
   }
+  if (out.too_long) out.shares = {};
   return out;
 }
 

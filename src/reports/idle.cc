@@ -151,6 +151,8 @@ IdleTimes idle_times(const ExecGraph& g, const Replay& r, const DeviceRuns& devi
 
 Section idle_section(const ExecGraph& g, const std::vector<IdleTimes>& times, const std::vector<StepTimes>& steps) {
   std::vector<Ns> measured(times.size(), 0);
+  // until ranks are joined nothing can be said of peers
+  const bool joined = std::find(g.pred_kind.begin(), g.pred_kind.end(), EdgeKind::collective) != g.pred_kind.end();
   for (const StepTimes& t : steps) measured[g.steps[t.step].rank] += t.measured_classes.idle();
 
   Section s{.key = "idle", .title = "Why the device was idle (ms, in the steps, replayed)", .table = {}};
@@ -168,7 +170,14 @@ Section idle_section(const ExecGraph& g, const std::vector<IdleTimes>& times, co
     const IdleTimes& t = times[k];
     std::vector<Cell> row{g.ranks[k].rank};
     if (t.has_device) {
-      for (Ns x : t.by_cause) row.emplace_back(to_ms(x));
+      for (std::size_t c = 0; c < kIdleCauses; ++c) {
+        const bool unknown = c == static_cast<std::size_t>(IdleCause::peer_late) && !joined;
+        if (unknown) {
+          row.emplace_back();
+        } else {
+          row.emplace_back(to_ms(t.by_cause[c]));
+        }
+      }
       row.emplace_back(to_ms(t.idle));
       row.emplace_back(to_ms(measured[k]));
       row.emplace_back(to_ms(t.host_late_after_sync));

@@ -37,8 +37,8 @@ Section quality_section(const std::vector<RankQuality>& quality) {
   add({.key = "explained_idle_pct", .digits = 2},
       percent(static_cast<double>(all.idle_ns - all.unexplained_idle_ns), static_cast<double>(all.idle_ns)));
   add({.key = "matched_collectives_pct", .digits = 2}, Cell{});
-  add({.key = "idle_ms"}, to_ms(all.idle_ns));
-  add({.key = "unexplained_idle_ms"}, to_ms(all.unexplained_idle_ns));
+  add({.key = "measured_idle_ms"}, to_ms(all.idle_ns));
+  add({.key = "measured_unexplained_idle_ms"}, to_ms(all.unexplained_idle_ns));
   add({.key = "stalls"}, count(all.stalls));
   add({.key = "stall_ms"}, to_ms(all.stall_ns));
   // Every kind is in the JSON, also those without an edge; people see what there is.

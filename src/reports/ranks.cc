@@ -3,7 +3,7 @@
 //      0  rank-0.json.gz   node0    20073       2911      12034  NVIDIA A100-SXM4-80GB                0        0.0
 //
 // events: all of the file, used or not. GPU tasks: kernels, copies and memsets. CPU tasks: operators and CUDA or HIP
-// calls. The clock of each host is taken as it is until ranks are joined: offset and drift are 0.
+// calls. The clock of each host is taken as it is until ranks are joined: offset and drift are null.
 #include "reports/names.h"
 #include "reports/reports.h"
 
@@ -46,7 +46,7 @@ Section ranks_section(const TraceSet& traces, const ExecGraph& g) {
       cpu += is_cpu_task(k);
     }
     s.table.rows.push_back({rank.rank, t.file, t.host.empty() ? Cell{} : Cell{t.host},
-                            static_cast<std::int64_t>(t.events), gpu, cpu, device_of(t), std::int64_t{0}, 0.0});
+                            static_cast<std::int64_t>(t.events), gpu, cpu, device_of(t), Cell{}, Cell{}});
   }
   return s;
 }

@@ -158,6 +158,7 @@ class HostOwner {
 struct BusyShares {  // one rank in one run
   std::vector<double> shares;
   Ns busy = 0, length = 0;  // of the chosen steps
+  bool too_long = false;    // over a million milliseconds: no shares
 };
 BusyShares busy_shares(const DeviceTime& device, const std::vector<Window>& steps);
 struct RankBusy {
