@@ -413,12 +413,7 @@ TEST(GraphDevice, CommunicationIsToldByItsArgumentsThenByName) {  // 28, 29
   for (const char* n : comm_names) launched(n);
   for (const char* n : compute_names) launched(n);
   const OpId generic = launched("GenericKernel");
-  CommArgs& c = b.t.comm_args;
-  c.collective.push_back(b.t.strings.intern("allreduce"));
-  KernelArgs& k = b.t.kernel_args;
-  k.grid_blocks.push_back(1);
-  k.comm.push_back(0);
-  b.t.ops.extra[raw(generic)] = 0;
+  b.describe(generic, {.collective = "allreduce"});
   Built g(std::move(b));
   for (const char* n : comm_names) EXPECT_EQ(g.graph().kind[raw(g.node(n))], NodeKind::comm) << n;
   for (const char* n : compute_names) EXPECT_EQ(g.graph().kind[raw(g.node(n))], NodeKind::kernel) << n;

@@ -186,78 +186,77 @@ TEST(CriticalPath, OwnersSurviveAChildThatOutlivesItsParent) {
 
 // ---- collectives ----
 
-TEST(Collectives, GroupedByGroupOperationAndSize) {
-  TraceMaker a(0), b(1);
-  GraphMaker m(2);
-  for (TraceMaker* t : {&a, &b}) {
-    const auto rank = static_cast<std::uint32_t>(t->t.rank);
-    const auto row = t->comm("allreduce", "BFloat16", 1000, 1000, "3", "TENSOR_PARALLEL", "[0, 1]");
-    const OpId k = t->comm_kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", row);
-    m.task(NodeKind::comm, 1, 0, 100, k, rank);
-    m.task(NodeKind::comm, 1, 200, 300, k, rank);
-    const auto gather = t->comm("_allgather_base", "Float", 10, 20, "7", "undefined", "[0, 1]");
-    m.task(NodeKind::comm, 1, 600, 40, t->comm_kernel("ncclDevKernel_AllGather_RING_LL(x)", gather), rank);
-    const auto ranks = t->comm("broadcast", "unheard-of", 4, 4, "", "", "[0,  1]");
-    m.task(NodeKind::comm, 1, 700, 30, t->comm_kernel("ncclDevKernel_Broadcast(x)", ranks), rank);
-  }
-  // Without metadata on the kernel: from the operator that encloses the launch, else from the kernel's name.
-  const auto p2p = a.comm("send", "Half", 50, 0, "9", "PIPELINE", "[0, 1]");
-  a.t.op_args.sequence.push_back(-1);
-  a.t.op_args.comm.push_back(p2p);
-  a.add(OpKind::cpu_op, "record_param_comms", 0, 100, 50, 0);
-  const OpId inside = a.add(OpKind::runtime, "cudaLaunchKernelExC", 0, 120, 5);
-  const OpId outside = a.add(OpKind::runtime, "cudaLaunchKernelExC", 0, 150, 5);
-  const OpId sendrecv = a.comm_kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", kNone);
-  const NodeId in = m.host(0, 0, {root(120)}, inside, true), out = m.host(0, 0, {root(150)}, outside, true);
-  m.add(NodeKind::comm, 2, 20, {{in, EdgeKind::launch, 5}}, sendrecv);
-  m.add(NodeKind::comm, 2, 10, {{out, EdgeKind::launch, 5}}, sendrecv);
-  TraceSet traces;
-  traces.ranks.push_back(std::move(a.t));
-  traces.ranks.push_back(std::move(b.t));
+// A kernel of `rank` in `group` that took from `start` to `end`, `transfer` of it after the last partner (-1:
+// unmatched).
+CommRow comm_row(std::uint32_t rank, std::uint32_t group, std::int64_t bytes, Ns start, Ns end, Ns transfer) {
+  CommRow c;
+  c.rank = rank;
+  c.group = group;
+  c.op = CommOp::all_reduce;
+  c.bytes = bytes;
+  c.start = start;
+  c.end = end;
+  c.transfer = transfer;
+  return c;
+}
 
-  const Json j = json_of(collectives_section(traces, m.g, device_tasks(m.g)));
-  ASSERT_EQ(j.size(), 5u);
-  EXPECT_EQ(j[0]["group"], "TENSOR_PARALLEL");
+TEST(Collectives, TransferSkewAndBandwidthOfThoseThatMet) {
+  Communication c;
+  c.op_names = {"allreduce", "sendrecv"};
+  c.groups = {{"TP", {0, 1}, 2}};
+  c.rows = {comm_row(0, 0, 2000, 0, 100, 40), comm_row(0, 0, 2000, 200, 500, 60), comm_row(1, 0, 2000, 60, 100, 40),
+            comm_row(1, 0, 2000, 440, 500, 60), comm_row(1, kNone, -1, 600, 620, -1)};
+  c.rows.back().op_name = 1;
+  c.rows.back().op = CommOp::exchange;
+  c.members = {{0}, {2}, {1}, {3}};
+  c.meetings = {{.first = 0, .members = 2, .group = 0, .arrival = 60, .transfer = 40},
+                {.first = 2, .members = 2, .group = 0, .arrival = 440, .transfer = 60}};
+
+  const Json j = json_of(collectives_section(c));
+  ASSERT_EQ(j.size(), 2u);
+  EXPECT_EQ(j[0]["group"], "TP");
   EXPECT_EQ(j[0]["op"], "allreduce");
   EXPECT_EQ(j[0]["bytes"], 2000);
   EXPECT_EQ(j[0]["count"], 2);
   EXPECT_EQ(j[0]["kernels"], 4);
-  EXPECT_DOUBLE_EQ(j[0]["measured_ms"], 200e-6);
-  EXPECT_TRUE(j[0]["transfer_ms"].is_null());
-  EXPECT_TRUE(j[0]["skew_ms"].is_null());
-  EXPECT_TRUE(j[0]["bus_gb_per_s"].is_null());
-  EXPECT_EQ(j[1]["group"], "7");
-  EXPECT_EQ(j[1]["bytes"], 80);
-  EXPECT_EQ(j[2]["group"], "ranks:0,1");
-  EXPECT_TRUE(j[2]["bytes"].is_null());
-  EXPECT_EQ(j[3]["group"], "PIPELINE");
-  EXPECT_EQ(j[3]["op"], "send");
-  EXPECT_EQ(j[3]["bytes"], 100);
-  EXPECT_TRUE(j[4]["group"].is_null());
-  EXPECT_EQ(j[4]["op"], "sendrecv");
+  EXPECT_DOUBLE_EQ(j[0]["transfer_ms"], 50e-6);
+  EXPECT_DOUBLE_EQ(j[0]["skew_ms"], 150e-6);     // 60 and 240
+  EXPECT_DOUBLE_EQ(j[0]["bus_gb_per_s"], 40.0);  // an all-reduce of two: 2(n-1)/n = 1; 2000 bytes in 50 ns
+  EXPECT_DOUBLE_EQ(j[0]["measured_ms"], 125e-6);
+  EXPECT_TRUE(j[1]["group"].is_null());
+  EXPECT_EQ(j[1]["op"], "sendrecv");
+  EXPECT_TRUE(j[1]["bytes"].is_null());
+  EXPECT_TRUE(j[1]["transfer_ms"].is_null());
+  EXPECT_TRUE(j[1]["skew_ms"].is_null());
+  EXPECT_TRUE(j[1]["bus_gb_per_s"].is_null());
 }
 
 // Two process groups share a description: each is counted, by its busiest member.
 TEST(Collectives, CountAddsUpOverProcessGroups) {
-  GraphMaker m(4);
-  TraceSet traces;
-  for (std::uint32_t r = 0; r < 4; ++r) {
-    TraceMaker t(r);
-    const auto row = t.comm("allreduce", "Float", 1, 1, r < 2 ? "1" : "2", "TP", r < 2 ? "[0, 1]" : "[2, 3]");
-    const OpId k = t.comm_kernel("nccl", row);
-    for (std::uint32_t n = 0; n < (r == 1 ? 3u : 5u); ++n) m.task(NodeKind::comm, 1, n * 10, 5, k, r);
-    traces.ranks.push_back(std::move(t.t));
-  }
-  const Json j = json_of(collectives_section(traces, m.g, device_tasks(m.g)));
+  Communication c;
+  c.op_names = {"allreduce"};
+  c.groups = {{"TP", {0, 1}, 2}, {"TP", {2, 3}, 2}};
+  for (std::uint32_t r = 0; r < 4; ++r)
+    for (std::uint32_t n = 0; n < (r == 1 ? 3u : 5u); ++n)
+      c.rows.push_back(comm_row(r, r / 2, 4, n * 10, n * 10 + 5, -1));
+  const Json j = json_of(collectives_section(c));
   ASSERT_EQ(j.size(), 1u);
   EXPECT_EQ(j[0]["count"], 10);
   EXPECT_EQ(j[0]["kernels"], 18);
 }
 
+TEST(Collectives, BusBandwidthIsThatOfNcclTests) {
+  EXPECT_DOUBLE_EQ(bus_factor(CommOp::all_reduce, 4), 1.5);
+  EXPECT_DOUBLE_EQ(bus_factor(CommOp::all_gather, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(CommOp::reduce_scatter, 8), 0.875);
+  EXPECT_DOUBLE_EQ(bus_factor(CommOp::broadcast, 8), 1);
+  EXPECT_DOUBLE_EQ(bus_factor(CommOp::all_reduce, 0), 1);  // size not known
+}
+
 // ---- quality ----
 
 TEST(Quality, SharesOfNothingAreNull) {
-  const Json empty = json_of(quality_section({}));
+  const Json empty = json_of(quality_section({}, {}));
   EXPECT_TRUE(empty["explained_idle_pct"].is_null());
   EXPECT_TRUE(empty["matched_collectives_pct"].is_null());
   EXPECT_EQ(empty["edges"]["handoff"], 0);
@@ -268,7 +267,7 @@ TEST(Quality, SharesOfNothingAreNull) {
   a.edges[static_cast<std::size_t>(EdgeKind::launch)] = 3;
   b.edges[static_cast<std::size_t>(EdgeKind::launch)] = 4;
   b.dropped[static_cast<std::size_t>(EdgeKind::event)] = 2;
-  const Json j = json_of(quality_section({a, b}));
+  const Json j = json_of(quality_section({a, b}, {}));
   EXPECT_DOUBLE_EQ(j["explained_idle_pct"], 97.5);
   EXPECT_EQ(j["edges"]["launch"], 7);
   EXPECT_EQ(j["dropped_edges"]["event"], 2);

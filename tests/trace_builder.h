@@ -104,6 +104,58 @@ class TraceBuilder {
   // The same without what it waits for, as the profiler's default writes it.
   OpId bare_wait(double ts, double dur, std::int64_t corr) { return L("cudaStreamWaitEvent", ts, dur, corr); }
 
+  // What a collective or point-to-point call says of itself.
+  struct Comm {
+    std::string_view collective;
+    std::int64_t elems = -1;  // of input and output alike
+    std::string_view group = {}, desc = {}, ranks = {};
+    std::int64_t size = 0, seq = -1;
+    std::int32_t src = -1, dst = -1;
+    std::string_view dtype = "Float";
+  };
+  std::uint32_t comm(const Comm& c) {
+    CommArgs& a = t.comm_args;
+    a.collective.push_back(t.strings.intern(c.collective));
+    a.dtype.push_back(t.strings.intern(c.dtype));
+    a.in_elems.push_back(c.elems);
+    a.out_elems.push_back(c.elems);
+    a.group_size.push_back(c.size);
+    a.group_name.push_back(t.strings.intern(c.group));
+    a.group_desc.push_back(t.strings.intern(c.desc));
+    a.group_ranks.push_back(t.strings.intern(c.ranks));
+    a.seq.push_back(c.seq);
+    a.src_rank.push_back(c.src);
+    a.dst_rank.push_back(c.dst);
+    a.in_split.push_back(StrId{0});
+    a.out_split.push_back(StrId{0});
+    return static_cast<std::uint32_t>(a.size() - 1);
+  }
+  // Gives an earlier kernel its arguments.
+  OpId describe(OpId kernel_row, const Comm& c) {
+    KernelArgs& k = t.kernel_args;
+    k.grid_blocks.push_back(1);
+    k.block_threads.push_back(1);
+    k.shared_bytes.push_back(0);
+    k.registers.push_back(0);
+    k.occupancy_pct.push_back(0);
+    k.blocks_per_sm.push_back(0);
+    k.comm.push_back(comm(c));
+    t.ops.extra[raw(kernel_row)] = static_cast<std::uint32_t>(k.size() - 1);
+    return kernel_row;
+  }
+  // record_param_comms on the current thread.
+  OpId comm_op(double ts, double dur, const Comm& c) {
+    OpArgs& a = t.op_args;
+    a.sequence.push_back(-1);
+    a.fwd_thread.push_back(0);
+    a.input_dims.push_back(StrId{0});
+    a.input_types.push_back(StrId{0});
+    a.concrete_inputs.push_back(StrId{0});
+    a.comm.push_back(comm(c));
+    return row(OpKind::cpu_op, "record_param_comms", thread_lane(thread_), ts, dur, 0,
+               static_cast<std::uint32_t>(a.size() - 1));
+  }
+
   void flow(FlowKind kind, std::int64_t id, double from_ts, LaneId from, double to_ts, LaneId to) {
     half_flow(kind, id, from_ts, from, false);
     half_flow(kind, id, to_ts, to, true);

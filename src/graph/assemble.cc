@@ -188,31 +188,4 @@ void assemble(Draft& d, std::uint32_t trace_row, AssembleScratch& s, ExecGraph& 
       {d.trace->rank, trace_row, 0, static_cast<std::uint32_t>(d.trace->lanes.size()), d.trace->window_start, d.lags});
 }
 
-void append(const ExecGraph& piece, ExecGraph& g) {
-  const std::uint32_t nodes = g.size(), edges = g.edges();
-  const auto rank_row = static_cast<std::uint32_t>(g.ranks.size());
-  const std::uint32_t first_lane = g.ranks.empty() ? 0 : g.ranks.back().first_lane + g.ranks.back().lanes;
-  auto add = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
-  add(g.duration, piece.duration);
-  add(g.observed_start, piece.observed_start);
-  add(g.kind, piece.kind);
-  add(g.at_begin, piece.at_begin);
-  add(g.source, piece.source);
-  add(g.pred_kind, piece.pred_kind);
-  add(g.pred_lag, piece.pred_lag);
-  g.rank.resize(nodes + piece.size(), rank_row);
-  for (const std::uint32_t l : piece.lane) g.lane.push_back(l == kNone ? kNone : first_lane + l);
-  for (const NodeId p : piece.pred) g.pred.push_back(p == kNoNode ? kNoNode : NodeId{raw(p) + nodes});
-  for (std::size_t i = 1; i < piece.first_pred.size(); ++i) g.first_pred.push_back(piece.first_pred[i] + edges);
-  for (Step step : piece.steps) {
-    step.rank = rank_row;
-    step.begin_node = NodeId{raw(step.begin_node) + nodes};
-    step.end_node = NodeId{raw(step.end_node) + nodes};
-    g.steps.push_back(step);
-  }
-  GraphRank rank = piece.ranks.front();
-  rank.first_lane = first_lane;
-  g.ranks.push_back(rank);
-}
-
 }  // namespace orrery

@@ -7,7 +7,10 @@
 #include <limits>
 #include <thread>
 
+#include "graph/comm_rows.h"
 #include "graph/draft.h"
+#include "graph/join.h"
+#include "graph/match.h"
 
 namespace orrery {
 namespace {
@@ -49,7 +52,6 @@ void draft_rank(const RankTrace& t, const GraphOptions& options, Draft& d) {
 struct GraphBuilder::Room {
   Draft draft;
   AssembleScratch scratch;
-  ExecGraph piece;
 };
 
 GraphBuilder::GraphBuilder() = default;
@@ -73,6 +75,11 @@ Status GraphBuilder::build(const TraceSet& traces, const GraphOptions& options, 
     }
   }
 
+  const bool joined = (options.without_edges >> static_cast<unsigned>(EdgeKind::collective) & 1u) == 0;
+  pieces_.resize(ranks);
+  std::vector<RankComm> communication(ranks);
+  out.communication.clear();
+
   tbb::task_arena arena(static_cast<int>(std::min(cores, std::max(1u, std::thread::hardware_concurrency()))));
   for (std::size_t first = 0; first < ranks; first += side_by_side) {
     const std::size_t batch = std::min(side_by_side, ranks - first);
@@ -80,8 +87,10 @@ Status GraphBuilder::build(const TraceSet& traces, const GraphOptions& options, 
       Room& room = *rooms_[k];
       const std::size_t row = first + k;
       draft_rank(traces.ranks[row], options, room.draft);
+      collect_communication(room.draft, communication[row]);
       // one rank alone is assembled in place
-      assemble(room.draft, static_cast<std::uint32_t>(row), room.scratch, ranks == 1 ? out.graph : room.piece);
+      assemble(room.draft, static_cast<std::uint32_t>(row), room.scratch, ranks == 1 ? out.graph : pieces_[row]);
+      for (CommRow& c : communication[row].rows) c.node = c.last = room.scratch.place[c.node];
     };
     if (batch == 1) {
       draft(0);
@@ -89,16 +98,27 @@ Status GraphBuilder::build(const TraceSet& traces, const GraphOptions& options, 
       arena.execute([&] { tbb::parallel_for(std::size_t{0}, batch, draft); });
     }
     for (std::size_t k = 0; k < batch; ++k) {
-      Room& room = *rooms_[k];
-      if (std::uint64_t{out.graph.size()} + room.piece.size() >= kNone / 2 ||
-          std::uint64_t{out.graph.edges()} + room.piece.edges() >= kNone / 2) {
-        return fail("too many events for one graph (over two billion nodes or edges)", traces.ranks[first + k].file,
-                    "give fewer ranks or steps");
-      }
-      if (ranks != 1) append(room.piece, out.graph);
-      out.quality.push_back(room.draft.quality);
-      out.notes.merge(room.draft.notes);
+      out.quality.push_back(rooms_[k]->draft.quality);
+      out.notes.merge(rooms_[k]->draft.notes);
     }
+  }
+  std::uint64_t nodes = 0, edges = 0;
+  for (std::size_t row = 0; row < ranks && ranks > 1; ++row) {
+    nodes += pieces_[row].size() + 2 * communication[row].rows.size();
+    edges += pieces_[row].edges() + 4 * communication[row].rows.size();
+    if (nodes < kNone / 2 && edges < kNone / 2) continue;
+    return fail("too many events for one graph (over two billion nodes or edges)", traces.ranks[row].file,
+                "give fewer ranks or steps");
+  }
+  if (joined && ranks > 1) {
+    if (Status s = check_same_job(communication); !s) return s;
+  }
+  match_communication(communication, out.communication, out.notes);
+  if (ranks > 1) {
+    if (!joined) out.communication.meetings.clear();
+    fit_clocks(communication, out.communication, out.notes);
+    if (Status s = weigh_meetings(communication, out.communication, out.notes); !s) return s;
+    join(pieces_, out.communication, out.quality, out.notes, out.graph);
   }
   if (out.graph.size() == 0) {
     return fail("no CPU or GPU work in the trace", traces.ranks.empty() ? "" : traces.ranks.front().file,

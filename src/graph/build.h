@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/trace.h"
+#include "graph/communication.h"
 #include "graph/exec_graph.h"
 
 namespace orrery {
@@ -33,6 +34,7 @@ struct RankQuality {
 struct GraphBuild {
   ExecGraph graph;
   std::vector<RankQuality> quality;  // by row of graph.ranks
+  Communication communication;
   Notes notes;
 };
 
@@ -44,13 +46,15 @@ class GraphBuilder {
   GraphBuilder(GraphBuilder&&) noexcept;
   GraphBuilder& operator=(GraphBuilder&&) noexcept;
 
-  // `out` is overwritten; its buffers are reused. Ranks are drafted side by side on options.threads threads.
-  // Errors: no CPU or GPU work at all; too many nodes for 32 bits.
+  // `out` is overwritten; its buffers are reused. Ranks are drafted side by side on options.threads threads, then
+  // joined where their collectives meet. Without EdgeKind::collective they stay apart, each in its own clock.
+  // Errors: no CPU or GPU work at all; too many nodes for 32 bits; ranks of different jobs or runs.
   Status build(const TraceSet& traces, const GraphOptions& options, GraphBuild& out);
 
  private:
   struct Room;
   std::vector<std::unique_ptr<Room>> rooms_;  // one a thread
+  std::vector<ExecGraph> pieces_;             // one a rank
 };
 
 // The same for one graph.

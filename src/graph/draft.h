@@ -155,7 +155,4 @@ struct AssembleScratch {
 // counted; edges that the options leave out are not there.
 void assemble(Draft& d, std::uint32_t trace_row, AssembleScratch& scratch, ExecGraph& g);
 
-// Appends `piece`, a graph of one rank, as the next rank of `g`.
-void append(const ExecGraph& piece, ExecGraph& g);
-
 }  // namespace orrery

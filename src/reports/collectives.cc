@@ -1,239 +1,77 @@
 // Collectives and point-to-point
-//   group                         op             bytes  count  kernels  measured ms (mean)
-//   TENSOR_MODEL_PARALLEL_GROUP   allreduce    8388608    144     1152               0.213
-//   DATA_PARALLEL_GROUP           allreduce  134217728      8       64               4.499
-//   n/a                           sendrecv         n/a     32       64               3.120
+//   group                         op             bytes  count  kernels  transfer ms  skew ms  bus GB/s  measured ms
+//   TENSOR_MODEL_PARALLEL_GROUP   allreduce    8388608    144     1152        0.053    0.160     158.3        0.213
+//   DATA_PARALLEL_GROUP           allreduce  134217728      8       64        3.902    0.597      34.4        4.499
 //
 // Communication kernels by process group (its description, else its name, else its ranks), operation and size of the
 // message (the larger of input and output: what NCCL's tests call the size). Group and size come from the metadata of
-// the kernel, else of the collective operator whose launch it was; without either only the operation is known, from the
-// name of the kernel, which can mislead. `kernels` counts kernels of all traced ranks, `count` collectives: of each
-// process group behind the row, the number that its busiest rank ran (every kernel where the group is unknown). A
-// kernel's measured time holds waiting for peers and transfer; one rank alone cannot tell them apart, so transfer, skew
-// and bandwidth are null until ranks are joined.
-#include <fmt/format.h>
-
+// the kernel, else of the operators whose launch it was; without either only the operation is known, from the name of
+// the kernel, which can mislead. `kernels` counts kernels of all traced ranks, `count` collectives: of each process
+// group behind the row, the number that its busiest rank ran (every kernel where the group is unknown). A kernel's
+// measured time is waiting for partners and transfer; where it met them, transfer is the time after the last had
+// arrived, skew the time from the first arrival to the last (both means of one). Bus bandwidth is what NCCL's tests
+// call it: bytes over transfer, times 2(n-1)/n for an all-reduce and (n-1)/n for all-gather, reduce-scatter and
+// all-to-all. Null where nobody was met.
+//
+// Communication by step: of each rank and process group the sums over the kernels that started in the step.
 #include <algorithm>
-#include <array>
 #include <map>
+#include <string>
 #include <tuple>
-#include <unordered_map>
 
 #include "reports/reports.h"
 
 namespace orrery {
 namespace {
 
-std::string lowered(std::string_view s) {
-  std::string out(s);
-  for (char& c : out)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return out;
+std::string label_of(const Communication& c, const CommRow& row) {
+  return row.group == kNone ? std::string() : c.groups[row.group].label;
 }
 
-// Bytes of one element of a c10d type; 0 = unknown.
-std::int64_t bytes_of(std::string_view dtype) {
-  struct Row {
-    std::string_view name;
-    std::int64_t bytes;
-  };
-  static constexpr std::array<Row, 24> kTypes = {{{"double", 8},
-                                                  {"float64", 8},
-                                                  {"long", 8},
-                                                  {"int64", 8},
-                                                  {"complexfloat", 8},
-                                                  {"float", 4},
-                                                  {"float32", 4},
-                                                  {"int", 4},
-                                                  {"int32", 4},
-                                                  {"half", 2},
-                                                  {"float16", 2},
-                                                  {"bfloat16", 2},
-                                                  {"short", 2},
-                                                  {"int16", 2},
-                                                  {"byte", 1},
-                                                  {"uint8", 1},
-                                                  {"char", 1},
-                                                  {"int8", 1},
-                                                  {"bool", 1},
-                                                  {"float8_e4m3fn", 1},
-                                                  {"float8_e5m2", 1},
-                                                  {"float8_e4m3fnuz", 1},
-                                                  {"float8_e5m2fnuz", 1},
-                                                  {"complexdouble", 16}}};
-  const std::string name = lowered(dtype);
-  for (const Row& r : kTypes)
-    if (r.name == name) return r.bytes;
-  return 0;
-}
-
-// What a kernel says it does. Order matters: "ReduceScatter" and "AllReduce" contain "Reduce".
-std::string op_of_kernel(std::string_view kernel) {
-  struct Row {
-    std::string_view part, op;
-  };
-  static constexpr std::array<Row, 13> kParts = {{{"allreduce", "allreduce"},
-                                                  {"all_reduce", "allreduce"},
-                                                  {"cross_device_reduce", "allreduce"},
-                                                  {"allgather", "allgather"},
-                                                  {"all_gather", "allgather"},
-                                                  {"reducescatter", "reduce_scatter"},
-                                                  {"reduce_scatter", "reduce_scatter"},
-                                                  {"alltoall", "all_to_all"},
-                                                  {"all_to_all", "all_to_all"},
-                                                  {"sendrecv", "sendrecv"},
-                                                  {"broadcast", "broadcast"},
-                                                  {"_reduce_", "reduce"},
-                                                  {"_send", "send"}}};
-  const std::string name = lowered(kernel);
-  for (const Row& r : kParts)
-    if (name.find(r.part) != std::string::npos) return std::string(r.op);
-  return diff_name(kernel.substr(0, kernel.find_first_of("(<")));
-}
-
-// "[0, 1, 2]" -> "ranks:0,1,2"
-std::string group_of_ranks(std::string_view ranks) {
-  std::string s = "ranks:";
-  for (char c : ranks)
-    if (c != '[' && c != ']' && c != ' ') s += c;
-  return s;
-}
-
-// torch writes "undefined" where a group was given no description.
-bool given(std::string_view s) { return !s.empty() && s != "undefined"; }
+Cell text_or_null(const std::string& s) { return s.empty() ? Cell{} : Cell{s}; }
 
 struct Key {
   std::string group;  // "" = unknown
-  std::string op;
+  std::uint32_t op_name;
   std::int64_t bytes;  // -1 = unknown
   auto operator<=>(const Key&) const = default;
 };
 
-Key key_of(const RankTrace& t, std::uint32_t comm, std::string_view kernel) {
-  Key k{"", "", -1};
-  if (comm != kNone) {
-    const CommArgs& c = t.comm_args;
-    const std::string_view desc = t.strings.view(c.group_desc[comm]), name = t.strings.view(c.group_name[comm]);
-    const std::string_view ranks = t.strings.view(c.group_ranks[comm]);
-    if (given(desc))
-      k.group = desc;
-    else if (given(name))
-      k.group = name;
-    else if (!ranks.empty() && ranks != "[]")
-      k.group = group_of_ranks(ranks);
-    k.op = t.strings.view(c.collective[comm]);
-    const std::int64_t elems = std::max(c.in_elems[comm], c.out_elems[comm]);
-    const std::int64_t each = bytes_of(t.strings.view(c.dtype[comm]));
-    if (elems >= 0 && each > 0) k.bytes = elems * each;
-  }
-  if (k.op.empty()) k.op = op_of_kernel(kernel);
-  return k;
-}
-
-// Collective operators of one rank by (thread, begin), to find the one that a launch lies in.
-struct CommOp {
-  std::uint32_t lane;
-  Ns begin, end;
-  std::uint32_t comm;
-};
-std::vector<CommOp> comm_ops(const RankTrace& t) {
-  std::vector<CommOp> out;
-  for (std::size_t i = 0; i < t.ops.size(); ++i) {
-    const OpKind k = t.ops.kind[i];
-    if ((k != OpKind::cpu_op && k != OpKind::user_annotation) || t.ops.extra[i] == kNone) continue;
-    const std::uint32_t comm = t.op_args.comm[t.ops.extra[i]];
-    if (comm != kNone) out.push_back({raw(t.ops.lane[i]), t.ops.start[i], t.ops.end(i), comm});
-  }
-  std::sort(out.begin(), out.end(),
-            [](const CommOp& a, const CommOp& b) { return std::tie(a.lane, a.begin) < std::tie(b.lane, b.begin); });
-  return out;
-}
-
-// The CommArgs row of the operator that encloses the launch of `task`, kNone = none.
-std::uint32_t comm_of_launch(const ExecGraph& g, const RankTrace& t, const std::vector<CommOp>& ops,
-                             std::uint32_t task) {
-  for (std::uint32_t e = g.first_pred[task]; e < g.first_pred[task + 1]; ++e) {
-    if (g.pred_kind[e] != EdgeKind::launch) continue;
-    const std::uint32_t call = raw(g.source[raw(g.pred[e])]);
-    if (call >= t.ops.size()) return kNone;
-    const std::uint32_t lane = raw(t.ops.lane[call]);
-    const Ns at = t.ops.start[call];
-    auto o = std::partition_point(ops.begin(), ops.end(),
-                                  [&](const CommOp& x) { return x.lane < lane || (x.lane == lane && x.begin <= at); });
-    return o != ops.begin() && (--o)->lane == lane && o->end > at ? o->comm : kNone;
-  }
-  return kNone;
-}
-
-using Small = std::array<std::int64_t, 8>;
-struct SmallHash {
-  std::size_t operator()(const Small& s) const {
-    std::uint64_t h = 0;
-    for (std::int64_t x : s) h = (h ^ static_cast<std::uint64_t>(x)) * 0x9e3779b97f4a7c15u, h ^= h >> 32;
-    return h;
-  }
-};
-
 struct Row {
-  std::int64_t kernels = 0;
-  Ns ns = 0;
-  std::map<std::string, std::map<std::int64_t, std::int64_t>> by_group;  // process group -> rank -> kernels
+  std::int64_t kernels = 0, met = 0, meetings = 0;
+  Ns ns = 0, transfer = 0, skew = 0;
+  double bus_bytes = 0;
+  CommOp op = CommOp::other;
+  std::map<std::uint32_t, std::map<std::uint32_t, std::int64_t>> by_group;  // process group -> rank -> kernels
 };
 
 }  // namespace
 
-Section collectives_section(const TraceSet& traces, const ExecGraph& g, const DeviceTasks& tasks) {
+Section collectives_section(const Communication& c) {
   std::map<Key, Row> rows;
-  std::vector<std::vector<CommOp>> ops(g.ranks.size());
-  std::vector<std::uint8_t> have_ops(g.ranks.size(), 0);
-  // Kernels are many and kinds of them few: by rank, name and the ids of what the metadata say.
-  struct Seen {
-    Row* row;
-    std::int64_t* kernels;
-  };
-  std::unordered_map<Small, Seen, SmallHash> seen;
-
-  for (const DeviceTask& task : tasks.rows) {
-    const std::uint32_t i = task.first;
-    const GraphRank& rank = g.ranks[g.rank[i]];
-    if (task.kind != NodeKind::comm || rank.trace >= traces.ranks.size()) continue;
-    const RankTrace& t = traces.ranks[rank.trace];
-    const std::uint32_t op = raw(g.source[i]);
-    if (op >= t.ops.size()) continue;
-    std::uint32_t comm = t.ops.extra[op] == kNone ? kNone : t.kernel_args.comm[t.ops.extra[op]];
-    if (comm == kNone) {
-      if (!have_ops[g.rank[i]]) {
-        ops[g.rank[i]] = comm_ops(t);
-        have_ops[g.rank[i]] = 1;
-      }
-      comm = comm_of_launch(g, t, ops[g.rank[i]], i);
-    }
-    Small small{g.rank[i], raw(t.ops.name[op]), -1, 0, 0, 0, 0, 0};
-    if (comm != kNone) {
-      const CommArgs& c = t.comm_args;
-      small = {g.rank[i],
-               raw(t.ops.name[op]),
-               raw(c.collective[comm]),
-               raw(c.dtype[comm]),
-               std::max(c.in_elems[comm], c.out_elems[comm]),
-               raw(c.group_name[comm]),
-               raw(c.group_desc[comm]),
-               raw(c.group_ranks[comm])};
-    }
-    auto it = seen.find(small);
-    if (it == seen.end()) {
-      Row& row = rows[key_of(t, comm, t.name_of(OpId{op}))];
-      std::string group;
-      if (comm != kNone) {
-        const std::string_view name = t.strings.view(t.comm_args.group_name[comm]);
-        const std::string_view members = t.strings.view(t.comm_args.group_ranks[comm]);
-        if (!name.empty() || !members.empty()) group = fmt::format("{}/{}", name, members);
-      }
-      it = seen.emplace(small, Seen{&row, &row.by_group[group][rank.rank]}).first;
-    }
-    ++*it->second.kernels;
-    ++it->second.row->kernels;
-    it->second.row->ns += observed_time(g, task);
+  std::vector<Row*> row_of(c.rows.size());
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::int64_t>, Row*> seen;  // kernels are many, kinds of them few
+  for (std::size_t i = 0; i < c.rows.size(); ++i) {
+    const CommRow& k = c.rows[i];
+    Row*& row = seen[{k.group, k.op_name, k.bytes}];
+    if (row == nullptr) row = &rows[{label_of(c, k), k.op_name, k.bytes}];
+    row_of[i] = row;
+    row->op = k.op;
+    ++row->kernels;
+    row->ns += k.end - k.start;
+    ++row->by_group[k.group][k.rank];
+    if (k.transfer < 0) continue;
+    ++row->met;
+    row->transfer += k.transfer;
+    const std::int64_t size = k.group == kNone ? 0 : c.groups[k.group].size;
+    row->bus_bytes += static_cast<double>(std::max<std::int64_t>(k.bytes, 0)) * bus_factor(k.op, size);
+  }
+  for (const Meeting& m : c.meetings) {
+    Ns first = INT64_MAX;
+    for (std::uint32_t k = 0; k < m.members; ++k) first = std::min(first, c.rows[c.members[m.first + k].row].start);
+    Row& row = *row_of[c.members[m.first].row];
+    ++row.meetings;
+    row.skew += m.arrival - first;
   }
 
   std::vector<std::pair<const Key*, const Row*>> order;
@@ -241,6 +79,7 @@ Section collectives_section(const TraceSet& traces, const ExecGraph& g, const De
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.second->ns > b.second->ns; });
 
+  const bool met = !c.meetings.empty();
   Section s{.key = "collectives", .title = "Collectives and point-to-point", .table = {}};
   s.text_rows = 20;
   s.table.columns = {{.key = "group"},
@@ -248,9 +87,9 @@ Section collectives_section(const TraceSet& traces, const ExecGraph& g, const De
                      {.key = "bytes"},
                      {.key = "count"},
                      {.key = "kernels"},
-                     {.key = "transfer_ms", .json_only = true},
-                     {.key = "skew_ms", .json_only = true},
-                     {.key = "bus_gb_per_s", .json_only = true},
+                     {.key = "transfer_ms", .title = "transfer ms", .json_only = !met},
+                     {.key = "skew_ms", .title = "skew ms", .json_only = !met},
+                     {.key = "bus_gb_per_s", .title = "bus GB/s", .json_only = !met, .digits = 1},
                      {.key = "measured_ms", .title = "measured ms (mean)"}};
   for (const auto& [key, row] : order) {
     std::int64_t count = 0;
@@ -260,18 +99,61 @@ Section collectives_section(const TraceSet& traces, const ExecGraph& g, const De
         most = std::max(most, kernels);
         all += kernels;
       }
-      count += group.empty() ? all : most;  // of unknown members none can be told to belong together
+      count += group == kNone ? all : most;  // of unknown members none can be told to belong together
     }
-    s.table.rows.push_back({key->group.empty() ? Cell{} : Cell{key->group}, key->op,
-                            key->bytes < 0 ? Cell{} : Cell{key->bytes}, count, row->kernels, Cell{}, Cell{}, Cell{},
-                            to_ms(row->ns) / static_cast<double>(row->kernels)});
+    const auto mean = [](Ns sum, std::int64_t n) {
+      return n == 0 ? Cell{} : Cell{to_ms(sum) / static_cast<double>(n)};
+    };
+    s.table.rows.push_back({text_or_null(key->group), c.op_names[key->op_name],
+                            key->bytes < 0 ? Cell{} : Cell{key->bytes}, count, row->kernels,
+                            mean(row->transfer, row->met), mean(row->skew, row->meetings),
+                            row->bus_bytes > 0 && row->transfer > 0
+                                ? Cell{row->bus_bytes / static_cast<double>(row->transfer)}  // bytes a ns
+                                : Cell{},
+                            mean(row->ns, row->kernels)});
   }
   return s;
 }
 
-Section communication_section() {
-  Section s{.key = "communication", .title = "", .table = {}};
-  s.table.columns = {{.key = "rank"}, {.key = "step"}, {.key = "group"}, {.key = "transfer_ms"}, {.key = "waiting_ms"}};
+Section communication_section(const ExecGraph& g, const Communication& c, const StepRows& rows) {
+  struct Sum {
+    Ns transfer = 0, waiting = 0, unmatched = 0;
+    bool met = false;
+  };
+  std::map<std::tuple<std::uint32_t, std::string>, Sum> sums;  // row of `rows`, group
+  std::vector<std::vector<std::uint32_t>> steps_of(g.ranks.size());
+  for (std::uint32_t k = 0; k < rows.size(); ++k) steps_of[g.steps[rows[k]].rank].push_back(k);
+  for (const CommRow& k : c.rows) {
+    for (const std::uint32_t at : steps_of[k.rank]) {
+      const Step& step = g.steps[rows[at]];
+      if (k.start < step.begin || k.start >= step.end) continue;
+      Sum& sum = sums[{at, label_of(c, k)}];
+      if (k.transfer < 0) {
+        sum.unmatched += k.end - k.start;
+      } else {
+        sum.met = true;
+        sum.transfer += k.transfer;
+        sum.waiting += k.end - k.start - k.transfer;
+      }
+    }
+  }
+  Section s{.key = "communication",
+            .title = c.meetings.empty() ? "" : "Communication by step (ms, measured, sums over kernels)",
+            .table = {}};
+  s.text_rows = 24;
+  s.table.columns = {{.key = "rank"},
+                     {.key = "step"},
+                     {.key = "group"},
+                     {.key = "transfer_ms", .title = "transfer"},
+                     {.key = "waiting_ms", .title = "waiting"},
+                     {.key = "unmatched_ms", .title = "not matched"}};
+  for (const auto& [key, sum] : sums) {
+    const auto& [at, group] = key;
+    const Step& step = g.steps[rows[at]];
+    s.table.rows.push_back({g.ranks[step.rank].rank, step.number, text_or_null(group),
+                            sum.met ? Cell{to_ms(sum.transfer)} : Cell{}, sum.met ? Cell{to_ms(sum.waiting)} : Cell{},
+                            to_ms(sum.unmatched)});
+  }
   return s;
 }
 

@@ -3,7 +3,11 @@
 //      0  rank-0.json.gz   node0    20073       2911      12034  NVIDIA A100-SXM4-80GB                0        0.0
 //
 // events: all of the file, used or not. GPU tasks: kernels, copies and memsets. CPU tasks: operators and CUDA or HIP
-// calls. The clock of each host is taken as it is until ranks are joined: offset and drift are null.
+// calls. Clock offset: the clock of the rank's host less that of the lowest rank's host, at the rank's first event,
+// fitted on the ends of collectives; drift: its growth. Null where no collective ties the host to the first. Shown to
+// people when there is more than one clock.
+#include <array>
+
 #include "reports/names.h"
 #include "reports/reports.h"
 
@@ -25,7 +29,7 @@ Cell device_of(const RankTrace& t) {
 
 }  // namespace
 
-Section ranks_section(const TraceSet& traces, const ExecGraph& g) {
+Section ranks_section(const TraceSet& traces, const ExecGraph& g, const Communication& c) {
   Section s{.key = "ranks", .title = "Ranks", .table = {}};
   s.text_rows = 32;
   s.table.columns = {{.key = "rank"},
@@ -35,10 +39,19 @@ Section ranks_section(const TraceSet& traces, const ExecGraph& g) {
                      {.key = "gpu_tasks", .title = "GPU tasks"},
                      {.key = "cpu_tasks", .title = "CPU tasks"},
                      {.key = "device"},
-                     {.key = "clock_offset_ns", .json_only = true},
-                     {.key = "clock_drift_ppm", .json_only = true}};
-  for (const GraphRank& rank : g.ranks) {
+                     {.key = "clock_offset_ns", .title = "clock offset ns", .json_only = c.clocks.size() < 2},
+                     {.key = "clock_drift_ppm", .title = "drift ppm", .json_only = c.clocks.size() < 2, .digits = 2},
+                     {.key = "clock_spread_us", .title = "+- us", .json_only = c.clocks.size() < 2, .digits = 1}};
+  for (std::uint32_t row = 0; row < g.ranks.size(); ++row) {
+    const GraphRank& rank = g.ranks[row];
     if (rank.trace >= traces.ranks.size()) continue;
+    const std::uint32_t clock = row < c.clock_of_rank.size() ? c.clock_of_rank[row] : kNone;
+    std::array<Cell, 3> time{std::int64_t{0}, 0.0, Cell{}};
+    if (clock != kNone && clock != 0) {
+      const HostClock& k = c.clocks[clock];
+      time = {};
+      if (k.known) time = {k.offset_at(rank.origin), k.drift_ppm, static_cast<double>(k.spread) / 1e3};
+    }
     const RankTrace& t = traces.ranks[rank.trace];
     std::int64_t gpu = 0, cpu = 0;
     for (OpKind k : t.ops.kind) {
@@ -46,7 +59,7 @@ Section ranks_section(const TraceSet& traces, const ExecGraph& g) {
       cpu += is_cpu_task(k);
     }
     s.table.rows.push_back({rank.rank, t.file, t.host.empty() ? Cell{} : Cell{t.host},
-                            static_cast<std::int64_t>(t.events), gpu, cpu, device_of(t), Cell{}, Cell{}});
+                            static_cast<std::int64_t>(t.events), gpu, cpu, device_of(t), time[0], time[1], time[2]});
   }
   return s;
 }

@@ -3,19 +3,6 @@
 #include "reports/reports.h"
 
 namespace orrery {
-namespace {
-
-// Until ranks are joined, each is replayed on its own.
-void note_ranks_alone(const DeviceTasks& tasks, Notes& notes) {
-  std::uint64_t alone = 0;
-  for (const DeviceTask& t : tasks.rows) alone += t.kind == NodeKind::comm && t.first == t.last;
-  notes.add(
-      "waiting-inside-transfer", Severity::info, alone, "",
-      "communication kernels are replayed as long as measured: waiting for peers and transfer are not told apart");
-}
-
-}  // namespace
-
 Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build, const Replay& r,
                                  const ReplayReportOptions& options) {
   const ExecGraph& g = build.graph;
@@ -40,16 +27,15 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
   d.notes = traces.notes;
   for (const RankTrace& t : traces.ranks) d.notes.merge(t.notes);
   d.notes.merge(build.notes);
-  note_ranks_alone(tasks, d.notes);
   d.sections.push_back(summary_section(g, steps));
   d.sections.push_back(steps_section(g, steps));
-  d.sections.push_back(ranks_section(traces, g));
-  d.sections.push_back(quality_section(build.quality));
+  d.sections.push_back(ranks_section(traces, g, build.communication));
+  d.sections.push_back(quality_section(build.quality, build.communication));
   d.sections.push_back(idle_section(g, idle, steps));
   d.sections.push_back(stragglers_section());
   d.sections.push_back(critical_path_section(traces, g, paths));
-  d.sections.push_back(collectives_section(traces, g, tasks));
-  d.sections.push_back(communication_section());
+  d.sections.push_back(collectives_section(build.communication));
+  d.sections.push_back(communication_section(g, build.communication, *rows));
   d.sections.push_back(gpu_busy_section(g, std::move(busy)));
   if (options.critical_path_hops) d.sections.push_back(critical_path_hops_section(traces, g, r, paths));
   return d;

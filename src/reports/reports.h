@@ -102,7 +102,7 @@ Section summary_section(const ExecGraph& g, const std::vector<StepTimes>& times)
 
 // ---- how good the graph is (quality.cc) ----
 
-Section quality_section(const std::vector<RankQuality>& quality);
+Section quality_section(const std::vector<RankQuality>& quality, const Communication& c);
 
 // ---- why the device was idle (idle.cc) ----
 
@@ -170,10 +170,11 @@ Section gpu_busy_section(const ExecGraph& g, std::vector<RankBusy> busy);
 
 // ---- who and what (ranks.cc, collectives.cc) ----
 
-Section ranks_section(const TraceSet& traces, const ExecGraph& g);
+Section ranks_section(const TraceSet& traces, const ExecGraph& g, const Communication& c);
 Section stragglers_section();  // empty until ranks are joined
-Section collectives_section(const TraceSet& traces, const ExecGraph& g, const DeviceTasks& tasks);
-Section communication_section();  // empty until ranks are joined
+Section collectives_section(const Communication& c);
+// Only kernels that started in one of the steps.
+Section communication_section(const ExecGraph& g, const Communication& c, const StepRows& rows);
 
 // ---- whole documents ----
 
