@@ -111,6 +111,22 @@ TEST_F(ImportInputs, ATruncatedStreamIsUsedAsFarAsItGoes) {
   }
 }
 
+TEST_F(ImportInputs, CorruptCompressionIsNotAnEmptyFile) {
+  std::string packed = gz(trace(0));
+  for (std::size_t i = 10; i < packed.size(); ++i) packed[i] = static_cast<char>(0xff);  // behind the header
+  for (const std::string& bytes : {packed, packed.substr(0, 5), zst(trace(0)).substr(0, 8) + "garbage, not a block"}) {
+    const auto alone = import_traces({write("bad/rank0.json.gz", bytes)});
+    ASSERT_FALSE(alone.has_value());
+    const std::string line = alone.error().line();
+    EXPECT_EQ(line.find("empty"), std::string::npos) << line;
+    EXPECT_TRUE(line.find("gzip data are corrupt") != std::string::npos ||
+                line.find("ends early") != std::string::npos || line.find("zstd: ") != std::string::npos)
+        << line;
+    write("bad/rank1.json", trace(1));  // in a directory it is a broken trace, not some other file
+    EXPECT_FALSE(import_traces({path("bad")}).has_value());
+  }
+}
+
 TEST_F(ImportInputs, EveryMemberOfAZipIsOneFile) {
   make_zip(path("all.zip"),
            {{"a/rank1.json", trace(1, "one")}, {"rank0.json.gz", gz(trace(0, "zero"))}, {"README", "text"}});
@@ -151,6 +167,43 @@ TEST_F(ImportInputs, DirectoriesAndGlobs) {
   // A name that looks like a pattern, but is there.
   const auto literal = import_traces({write("odd[1].json", trace(0))});
   EXPECT_TRUE(literal.has_value());
+}
+
+TEST_F(ImportInputs, WhatIsNoFileIsToldAndNeverOpened) {
+  write("run/rank0.json", trace(0));
+  write("run/deep/rank1.json", trace(1));
+  write("elsewhere/rank2.json", trace(2));
+  ASSERT_EQ(::mkfifo(path("run/pipe").c_str(), 0600), 0);  // opening it would wait for a writer
+  fs::create_symlink(path("nowhere.json"), path("run/rank3.json"));
+  fs::create_directory_symlink(path("elsewhere"), path("run/more"));
+  fs::create_symlink(path("run/rank0.json"), path("elsewhere/rank0.json"));
+  for (const auto& [given, skipped] :
+       {std::pair<std::string, std::uint64_t>{path("run"), 3}, {path("run/[pr]*"), 2}, {path("run/*.json"), 1}}) {
+    const auto set = import_traces({given});
+    ASSERT_TRUE(set.has_value()) << set.error().line();
+    EXPECT_EQ(set->ranks.size(), given == path("run") ? 2u : 1u);
+    EXPECT_EQ(noted(set->notes, "skipped-file"), skipped) << given << all_notes(set->notes);
+  }
+  const auto first = [&](const std::string& pattern) {
+    return note(import_traces({path(pattern), path("run/deep")})->notes, "skipped-file")->first;
+  };
+  EXPECT_EQ(first("run/pip*"), path("run/pipe") + ": a pipe");
+  EXPECT_EQ(first("run/rank3*"), path("run/rank3.json") + ": a link to nothing");
+  EXPECT_EQ(import_traces({path("elsewhere")})->ranks.size(), 2u) << "a link to a file is that file";
+  fs::create_directories(dir_ / "only");
+  ASSERT_EQ(::mkfifo(path("only/pipe").c_str(), 0600), 0);
+  const auto none = import_traces({path("only")});
+  ASSERT_FALSE(none.has_value());
+  EXPECT_NE(none.error().line().find("no trace"), std::string::npos) << none.error().line();
+}
+
+TEST_F(ImportInputs, APipeThatIsNamedIsRead) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  std::thread writer([&] { std::ofstream(path("pipe"), std::ios::binary) << trace(4); });
+  const auto set = import_traces({path("pipe")});
+  writer.join();
+  ASSERT_TRUE(set.has_value()) << set.error().line();
+  EXPECT_EQ(set->ranks[0].rank, 4);
 }
 
 TEST_F(ImportInputs, ErrorsNameTheFile) {

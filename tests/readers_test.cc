@@ -113,6 +113,13 @@ TEST(NumberText, IntegersAndDoubles) {
   EXPECT_EQ(read_int("9223372036854775808", v), NumberState::out_of_range);
   EXPECT_EQ(read_int("12.0", v), NumberState::ok);
   EXPECT_EQ(v, 12);
+  EXPECT_EQ(read_int("1.5e1", v), NumberState::ok);
+  EXPECT_EQ(v, 15);
+  for (const char* s : {"12.5", "0.4", "5e-1", "1e-30", "-1.0001"})  // not whole
+    EXPECT_EQ(read_int(s, v), NumberState::not_a_number) << s;
+  for (const char* s : {"0", "-0", "7", "-7", "0.5", "10.25", "1e3", "0e0", "-0.0", "123456"})
+    EXPECT_TRUE(plainly_written(s)) << s;
+  for (const char* s : {"+5", ".5", "-.5", "007", "-01", "5.", "00", "00.5"}) EXPECT_FALSE(plainly_written(s)) << s;
   double d = 0;
   EXPECT_EQ(read_double("372.363647", d), NumberState::ok);
   EXPECT_DOUBLE_EQ(d, 372.363647);
@@ -135,13 +142,21 @@ TEST(JsonText, ScanFindsTheEndOrTheFault) {
   for (const char* s :
        {R"({"a" 1})", R"({"a": 1 "b": 2})", R"([1 2])", R"({,})", R"({"a":})", R"([1,])", R"({1: 2})", "}", ","})
     EXPECT_EQ(scan_json_value(s, 0).state, State::bad) << s;
-  // Depth costs memory in proportion, nothing else.
-  EXPECT_EQ(scan_json_value(std::string(1 << 20, '['), 0).state, State::cut);
+  // 64 levels are read, no more.
+  EXPECT_EQ(scan_json_value(std::string(64, '['), 0).state, State::cut);
+  EXPECT_EQ(scan_json_value(std::string(64, '[') + std::string(64, ']'), 0).state, State::whole);
+  const JsonScan deep = scan_json_value(std::string(1 << 20, '['), 0);
+  EXPECT_EQ(deep.state, State::bad);
+  EXPECT_EQ(deep.at, 64u);
+  EXPECT_EQ(json_problem(deep), "nested too deep: over 64 levels of brackets");
+  EXPECT_EQ(json_problem(scan_json_value("[1 2]", 0)), "expected ',' or ']'");
 }
 
 TEST(JsonText, UnescapeAndRepair) {
   std::string s;
-  unescape_json(R"(a\n\t\"\\\/\u00e9\ud83d\ude00\ud800x\q\)", s);
+  const JsonEscapes odd = unescape_json(R"(a\n\t\"\\\/\u00e9\ud83d\ude00\ud800x\q\)", s);
+  EXPECT_TRUE(odd.broken);
+  EXPECT_TRUE(odd.lone_surrogate);
   EXPECT_EQ(s, "a\n\t\"\\/\xc3\xa9\xf0\x9f\x98\x80\xef\xbf\xbdx\\q\\");
 
   const std::string dirty = "{\n\"a\": \"x\x01y\nz\xff\xc3\xa9\xed\xa0\x80\"}";
@@ -150,6 +165,9 @@ TEST(JsonText, UnescapeAndRepair) {
   EXPECT_EQ(r.control_characters, 2u);  // not the newline between tokens
   EXPECT_EQ(r.invalid_utf8, 4u);        // 0xff, and a surrogate of three bytes
   EXPECT_EQ(clean, "{\n\"a\": \"x\\u0001y\\u000az\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\"}");
+  const JsonEscapes plain = unescape_json(R"(\n\u00e9\ud83d\ude00)", s);
+  EXPECT_FALSE(plain.broken || plain.lone_surrogate);
+  EXPECT_TRUE(unescape_json(R"(\u00g0)", s).broken);
   EXPECT_EQ(quote_for_people("a \n\t b\x01\xff", 10), "a b.?");
   EXPECT_EQ(quote_for_people("abcdef", 3), "abc...");
 }

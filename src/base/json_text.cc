@@ -80,6 +80,11 @@ bool hex4(std::string_view s, std::size_t at, std::uint32_t& v) {
 
 }  // namespace
 
+std::string json_problem(const JsonScan& bad) {
+  if (*bad.expected == '\0') return "nested too deep: over " + std::to_string(kDeepestJson) + " levels of brackets";
+  return std::string("expected ") + bad.expected;
+}
+
 JsonScan scan_json_value(std::string_view text, std::size_t from) {
   using State = JsonScan::State;
   std::vector<bool> in_object;  // one entry an open bracket
@@ -133,6 +138,7 @@ JsonScan scan_json_value(std::string_view text, std::size_t from) {
           break;
         }
         if (c == '{' || c == '[') {
+          if (in_object.size() == kDeepestJson) return {State::bad, i, ""};
           in_object.push_back(c == '{');
           want = c == '{' ? Want::key_or_close : Want::value_or_close;
           ++i;
@@ -164,7 +170,8 @@ JsonScan scan_json_value(std::string_view text, std::size_t from) {
   }
 }
 
-void unescape_json(std::string_view s, std::string& out) {
+JsonEscapes unescape_json(std::string_view s, std::string& out) {
+  JsonEscapes odd;
   out.clear();
   std::size_t i = 0;
   while (i < s.size()) {
@@ -200,6 +207,7 @@ void unescape_json(std::string_view s, std::string& out) {
       case 'u': {
         std::uint32_t v = 0, low = 0;
         if (!hex4(s, i + 2, v)) {
+          odd.broken = true;
           out += "\\u";
           break;
         }
@@ -209,17 +217,20 @@ void unescape_json(std::string_view s, std::string& out) {
           v = 0x10000 + ((v - 0xd800) << 10) + (low - 0xdc00);
           used = 12;
         } else if (v >= 0xd800 && v < 0xe000) {
+          odd.lone_surrogate = true;
           v = 0xfffd;
         }
         append_utf8(v, out);
         break;
       }
-      default:  // not an escape of JSON: kept as written
+      default:
+        odd.broken = true;
         out += c;
         out += e;
     }
     i += used;
   }
+  return odd;
 }
 
 JsonRepair repair_json_characters(std::string_view text, std::string& out) {

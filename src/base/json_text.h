@@ -6,19 +6,29 @@
 
 namespace orrery {
 
+inline constexpr std::size_t kDeepestJson = 64;  // levels of brackets in one value; events have four at most
+
 struct JsonScan {
   enum class State : std::uint8_t { whole, cut, bad } state = State::bad;
   std::size_t at = 0;         // whole: one past the value's end; bad: the offending byte; cut: text.size()
-  const char* expected = "";  // bad: "',' or '}'"
+  const char* expected = "";  // bad: "',' or '}'"; "" = nested deeper than kDeepestJson
 };
+
+// What is wrong with a bad value, for messages: "expected ',' or '}'".
+std::string json_problem(const JsonScan& bad);
 
 // Scans the one JSON value that starts at text[from] (after white space). Strings may hold any byte; a scalar may be
 // any run of characters that JSON gives no other meaning (NaN, N/A, -inf): what is checked is what decides where values
 // end.
 JsonScan scan_json_value(std::string_view text, std::size_t from);
 
-// Text between the quotes -> the string. Broken escapes are kept as written, lone surrogates become U+FFFD.
-void unescape_json(std::string_view between_quotes, std::string& out);
+struct JsonEscapes {
+  bool broken = false;          // an escape that JSON does not have ("\\q"), kept as written
+  bool lone_surrogate = false;  // half a UTF-16 pair, replaced by U+FFFD
+};
+
+// Text between the quotes -> the string.
+JsonEscapes unescape_json(std::string_view between_quotes, std::string& out);
 
 struct JsonRepair {
   std::uint64_t invalid_utf8 = 0;        // bytes that are not UTF-8, each replaced by U+FFFD

@@ -27,8 +27,9 @@ bool eight_digits(const char* p, std::uint64_t& value) {
   return true;
 }
 
-// Any length, any exponent. `text` has passed no check yet.
-NumberState read_scaled_slowly(std::string_view text, int scale, std::int64_t& value) {
+// Any length, any exponent. `text` has passed no check yet. What is beyond the scale is rounded, or when `exactly`
+// makes the text no number.
+NumberState read_scaled_slowly(std::string_view text, int scale, std::int64_t& value, bool exactly) {
   const char* p = text.data();
   const char* const end = p + text.size();
   bool negative = false;
@@ -66,6 +67,8 @@ NumberState read_scaled_slowly(std::string_view text, int scale, std::int64_t& v
     if (q == dot) continue;
     const auto d = static_cast<std::uint64_t>(*q - '0');
     if (keep <= 0) {
+      if (exactly && d == 0) continue;
+      if (exactly) return NumberState::not_a_number;
       round_up = keep == 0 && d >= 5;
       break;
     }
@@ -84,13 +87,12 @@ NumberState read_scaled_slowly(std::string_view text, int scale, std::int64_t& v
   return NumberState::ok;
 }
 
-}  // namespace
-
-NumberState read_scaled(std::string_view text, int scale, std::int64_t& value) {
+// The usual forms at a glance, the others slowly.
+inline NumberState read(std::string_view text, int scale, std::int64_t& value, bool exactly) {
   // The usual forms: up to 19 digits in all, and no more decimals than the scale keeps.
   const char* p = text.data();
   const char* const end = p + text.size();
-  if (text.size() > 20 || p == end) return read_scaled_slowly(text, scale, value);
+  if (text.size() > 20 || p == end) return read_scaled_slowly(text, scale, value, exactly);
   const bool negative = *p == '-';
   if (negative) ++p;
   std::uint64_t v = 0;
@@ -101,7 +103,7 @@ NumberState read_scaled(std::string_view text, int scale, std::int64_t& value) {
   }
   while (p != end && is_digit(*p)) v = v * 10 + static_cast<std::uint64_t>(*p++ - '0');
   const auto whole = p - first;
-  if (whole == 0 || whole + scale > 19) return read_scaled_slowly(text, scale, value);
+  if (whole == 0 || whole + scale > 19) return read_scaled_slowly(text, scale, value, exactly);
   int missing = scale;
   if (p != end && *p == '.') {
     ++p;
@@ -110,12 +112,20 @@ NumberState read_scaled(std::string_view text, int scale, std::int64_t& value) {
       --missing;
     }
   }
-  if (p != end) return read_scaled_slowly(text, scale, value);
+  if (p != end) return read_scaled_slowly(text, scale, value, exactly);
   v *= kPow10[missing];
-  if (v > static_cast<std::uint64_t>(INT64_MAX)) return read_scaled_slowly(text, scale, value);
+  if (v > static_cast<std::uint64_t>(INT64_MAX)) return read_scaled_slowly(text, scale, value, exactly);
   value = negative ? -static_cast<std::int64_t>(v) : static_cast<std::int64_t>(v);
   return NumberState::ok;
 }
+
+}  // namespace
+
+NumberState read_scaled(std::string_view text, int scale, std::int64_t& value) {
+  return read(text, scale, value, false);
+}
+
+NumberState read_int(std::string_view text, std::int64_t& value) { return read(text, 0, value, true); }
 
 NumberState read_double(std::string_view text, double& value) {
   if (text.empty() || !(is_digit(text[0]) || text[0] == '-' || text[0] == '.')) return NumberState::not_a_number;

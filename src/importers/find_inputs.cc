@@ -42,6 +42,35 @@ bool natural_less(const std::string& a, const std::string& b) {
   return a < b;
 }
 
+// Why something that was found, not named, is no file to read; "" = it is one, or a directory.
+std::string why_unusable(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  switch (type) {
+    case fs::file_type::regular:
+    case fs::file_type::directory:
+      return "";
+    case fs::file_type::fifo:
+      return "a pipe";
+    case fs::file_type::socket:
+      return "a socket";
+    case fs::file_type::block:
+    case fs::file_type::character:
+      return "a device";
+    default:
+      if (fs::is_symlink(fs::symlink_status(path, error))) return "a link to nothing";
+      return "no file";
+  }
+}
+
+void add_unusable(const std::string& path, std::string why, std::vector<TraceInput>& inputs) {
+  TraceInput input;
+  input.label = path;
+  input.optional = true;
+  input.unusable = std::move(why);
+  inputs.push_back(std::move(input));
+}
+
 // One file: itself, or the members of the archive that it is.
 Status add_file(const std::string& path, bool optional, std::vector<TraceInput>& inputs) {
   TraceInput input;
@@ -49,12 +78,12 @@ Status add_file(const std::string& path, bool optional, std::vector<TraceInput>&
   input.optional = optional;
   std::error_code error;
   if (const auto size = fs::file_size(path, error); !error) input.size = size;
-  auto source = open_file(path);
-  if (!source) return tl::unexpected(source.error());
-  if (!fs::is_regular_file(path, error)) {  // a pipe: must not be read twice
+  if (!fs::is_regular_file(path, error)) {  // a pipe that was named: must not be opened twice
     inputs.push_back(std::move(input));
     return {};
   }
+  auto source = open_file(path);
+  if (!source) return tl::unexpected(source.error());
   auto first = peek(*source, 4);
   if (!first) return tl::unexpected(first.error());
   if (!is_zip(*first)) {
@@ -78,20 +107,27 @@ Status add_file(const std::string& path, bool optional, std::vector<TraceInput>&
 }
 
 Status add_directory(const std::string& path, std::vector<TraceInput>& inputs) {
-  std::vector<std::string> files;
+  std::vector<std::pair<std::string, std::string>> files;  // and why each is unusable
   std::error_code error;
   fs::recursive_directory_iterator it(path, error), end;
   if (error) return fail("directory cannot be read: " + error.message(), path);
   while (it != end) {
     std::error_code ignored;
-    if (it->is_regular_file(ignored)) files.push_back(it->path().string());
+    std::string why = why_unusable(it->path());
+    if (it->is_directory(ignored) && it->is_symlink(ignored)) why = "a link to a directory, not followed";
+    if (!why.empty() || it->is_regular_file(ignored)) files.emplace_back(it->path().string(), std::move(why));
     it.increment(error);
     if (error) return fail("directory cannot be read: " + error.message(), path);
   }
   if (files.empty()) return fail("no files in this directory", path);
-  std::sort(files.begin(), files.end(), natural_less);
-  for (const std::string& f : files)
-    if (auto ok = add_file(f, true, inputs); !ok) return ok;
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return natural_less(a.first, b.first); });
+  for (const auto& [file, why] : files) {
+    if (!why.empty()) {
+      add_unusable(file, why, inputs);
+    } else if (auto ok = add_file(file, true, inputs); !ok) {
+      return ok;
+    }
+  }
   return {};
 }
 
@@ -105,6 +141,12 @@ Status add_path(const std::string& path, std::vector<TraceInput>& inputs, bool f
   }
   if (path.empty()) return fail("an empty file name");
   const auto status = fs::status(path, error);
+  if (from_glob) {
+    if (std::string why = why_unusable(path); !why.empty()) {
+      add_unusable(path, std::move(why), inputs);
+      return {};
+    }
+  }
   if (fs::is_directory(status)) return add_directory(path, inputs);
   if (fs::exists(status)) return add_file(path, from_glob, inputs);
   if (from_glob || path.find_first_of("*?[") == std::string::npos) return fail("no such file or directory", path);

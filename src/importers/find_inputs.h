@@ -16,12 +16,13 @@ struct TraceInput {
   ZipArchive archive;  // with archive.path empty: not in an archive
   ZipMember member;
   bool optional = false;   // found, not named: skipped with a note when it is no trace
+  std::string unusable{};  // why it is not even opened: skipped with a note
   std::uint64_t size = 0;  // as stored (of a member: unpacked), 0 = unknown
 };
 
-// Files stand for themselves, directories for all files in them (recursively, in order of their names), globs for what
-// they match, "-" for standard input, zip archives for their members. Errors: nothing there, nothing matches,
-// unreadable.
+// Files stand for themselves, directories for all files in them (recursively, in order of their names; what is no file
+// there, a pipe or a broken link, comes as unusable), globs for what they match, "-" for standard input, zip archives
+// for their members. Errors: nothing there, nothing matches, unreadable.
 Result<std::vector<TraceInput>> find_inputs(const std::vector<std::string>& paths);
 
 // The bytes of an input as they are stored, and its plain text.

@@ -147,6 +147,10 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
     const unsigned own = threads / at_once + (worker < threads % at_once ? 1 : 0);
     for (std::size_t k = next++; k < order.size(); k = next++) {
       const std::size_t i = order[k];
+      if (!inputs[i].unusable.empty()) {
+        results[i] = tl::unexpected(KinetoError{{inputs[i].unusable, inputs[i].label, ""}, true});
+        continue;
+      }
       results[i] =
           read_input(inputs[i], own, options, [&progress, i](std::uint64_t taken) { progress.taken(i, taken); });
     }
@@ -165,7 +169,7 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
       set.ranks.push_back(std::move(*r));
     } else if (inputs[i].optional && r.error().not_a_trace) {
       set.notes.add("skipped-file", Severity::info, 1, inputs[i].label + ": " + r.error().error.what,
-                    "files that are no traces are left out");
+                    "what is found in a directory or by a pattern and is no trace is left out");
     } else {
       return tl::unexpected(r.error().error);
     }

@@ -201,6 +201,11 @@ void note_text(const TraceText& text, const ByteSource& source, const KinetoOpti
   skipped(text.malformed, "malformed-event", "skipped up to the next event, as --recover asks");
   skipped(text.too_long, "event-too-long",
           "events of more than " + std::to_string(options.largest_event >> 20) + " MiB are skipped");
+  auto commas = [&](const CommaRepair& r, std::string_view name, std::string_view advice) {
+    if (r.count != 0) notes.add(name, Severity::warning, r.count, place(options, r.first_offset), advice);
+  };
+  commas(text.extra_commas, "extra-comma", "commas that JSON forbids, before a closing bracket for one: passed over");
+  commas(text.missing_commas, "missing-comma", "commas that were left out, between two events or members: supplied");
   if (!text.metadata_too_long.empty())
     notes.add("metadata-too-long", Severity::warning, 1, text.metadata_too_long,
               "a metadata value of over 64 MiB was skipped");

@@ -33,12 +33,13 @@ std::uint32_t saturated(double v) {
   return v >= 4294967295.0 ? 0xffffffffu : (v <= 0 ? 0u : static_cast<std::uint32_t>(v));
 }
 
-// "[65536, 1, 1]" -> 65536
+// "[65536, 1, 1]" -> 65536; 0 = not a list of whole numbers.
 std::uint32_t product_of(std::string_view list) {
   double product = 1;
   bool any = false;
   for (std::size_t i = 0; i < list.size();) {
     if (list[i] < '0' || list[i] > '9') {
+      if (list[i] != ',' && list[i] != '[' && list[i] != ']' && !is_json_space(list[i])) return 0;
       ++i;
       continue;
     }
@@ -69,7 +70,7 @@ struct EventParser::State {
   std::string buffer;  // for unescaping
 
   // The event being read: raw text of each field seen.
-  std::uint64_t seen = 0;
+  std::uint64_t seen = 0, repeated = 0;
   std::array<std::string_view, kFields> text;
 
   // Categories repeat: the last ones are remembered.
@@ -89,7 +90,7 @@ struct EventParser::State {
 
   const char* walk(const char* window, std::size_t size);
   std::uint32_t read_object(std::uint32_t i, const FieldTable& table);
-  std::uint32_t skip(std::uint32_t i) const;
+  std::uint32_t skip(std::uint32_t i, std::size_t outer) const;
   void event();
   void complete(Ns ts);
   void instant(Ns ts);
@@ -100,11 +101,16 @@ struct EventParser::State {
   bool has(Field f) const { return (seen >> static_cast<unsigned>(f)) & 1; }
   std::string_view get(Field f) const { return has(f) ? text[static_cast<std::size_t>(f)] : std::string_view{}; }
   std::string example() const;
-  void count(Oddity what) {
+  [[gnu::cold]] void count(Oddity what) {
     if (b->tallies.count(what)) b->tallies.example(what, example());
+  }
+  void count_repeated();
+  void count_odd_number(std::string_view number) {
+    if (!plainly_written(number)) count(Oddity::odd_number);
   }
   bool time(Field f, Ns& ns);
   std::int64_t integer(Field f, std::int64_t missing);
+  std::uint32_t volume(Field f);
   float real(Field f);
   StrId string(Field f);
   StrId intern(std::string_view between_quotes);
@@ -131,6 +137,12 @@ std::string EventParser::State::example() const {
   return s;
 }
 
+void EventParser::State::count_repeated() {
+  if (!b->tallies.count(Oddity::repeated_key)) return;
+  const std::string_view key = key_of(static_cast<Field>(std::countr_zero(repeated)));
+  b->tallies.example(Oddity::repeated_key, '"' + std::string(key) + "\" of " + example());
+}
+
 // False when the field holds no usable time.
 bool EventParser::State::time(Field f, Ns& ns) {
   std::string_view s = get(f);
@@ -143,6 +155,7 @@ bool EventParser::State::time(Field f, Ns& ns) {
     if (state == NumberState::not_a_number && s != "null") count(Oddity::missing_value);
     return false;
   }
+  count_odd_number(s);
   // How many decimals: three is the rule.
   const std::size_t n = s.size();
   const auto dot_before = [&](std::size_t decimals) { return n > decimals && s[n - 1 - decimals] == '.'; };
@@ -157,24 +170,39 @@ std::int64_t EventParser::State::integer(Field f, std::int64_t missing) {
   if (!has(f)) return missing;
   const std::string_view s = unquoted(get(f));
   std::int64_t v = 0;
-  const NumberState state = read_int(s, v);
-  if (state == NumberState::ok) return v;
+  if (read_int(s, v) == NumberState::ok) {
+    count_odd_number(s);
+    return v;
+  }
   if (s != "null" && !s.empty()) count(Oddity::missing_value);
   return missing;
+}
+
+// Of a grid or a block; 0 = unknown.
+std::uint32_t EventParser::State::volume(Field f) {
+  const std::string_view s = unquoted(get(f));
+  const std::uint32_t v = product_of(s);
+  if (v == 0 && !s.empty() && s != "null") count(Oddity::missing_value);
+  return v;
 }
 
 float EventParser::State::real(Field f) {
   if (!has(f)) return std::numeric_limits<float>::quiet_NaN();
   const std::string_view s = unquoted(get(f));
   double v = 0;
-  if (read_double(s, v) == NumberState::ok) return static_cast<float>(v);
+  if (read_double(s, v) == NumberState::ok) {
+    count_odd_number(s);
+    return static_cast<float>(v);
+  }
   if (s != "null" && !s.empty()) count(Oddity::missing_value);
   return std::numeric_limits<float>::quiet_NaN();
 }
 
 StrId EventParser::State::intern(std::string_view s) {
   if (s.empty() || std::memchr(s.data(), '\\', s.size()) == nullptr) return b->strings.intern(s);
-  unescape_json(s, buffer);
+  const JsonEscapes odd = unescape_json(s, buffer);
+  if (odd.broken) count(Oddity::broken_escape);
+  if (odd.lone_surrogate) count(Oddity::lone_surrogate);
   return b->strings.intern_copy(buffer);
 }
 
@@ -189,7 +217,10 @@ StrId EventParser::State::string(Field f) {
 bool EventParser::State::number_or_text(Field f, std::int64_t& number, StrId& text_id) {
   const std::string_view s = unquoted(get(f));
   if (!has(f) || s.empty() || s == "null") return false;
-  if (read_int(s, number) == NumberState::ok) return true;
+  if (read_int(s, number) == NumberState::ok) {
+    count_odd_number(s);
+    return true;
+  }
   number = 0;
   text_id = intern(s);
   return true;
@@ -245,7 +276,9 @@ LaneId EventParser::State::new_gpu_lane() {
     key.pid = 0;
     number_or_text(Field::pid, key.pid, key.pid_text);
   }
-  if (has(Field::stream) && read_int(unquoted(get(Field::stream)), key.tid) == NumberState::ok) {
+  constexpr std::int64_t kMissing = std::numeric_limits<std::int64_t>::min();
+  key.tid = integer(Field::stream, kMissing);
+  if (key.tid != kMissing) {
     if (key.tid < 0) key.kind = LaneKind::other;  // Context Sync: all streams
   } else {
     key.tid = 0;
@@ -316,8 +349,8 @@ std::uint32_t EventParser::State::extra(OpKind kind) {
     }
     case OpKind::kernel: {
       KernelArgs& k = b->kernel_args;
-      k.grid_blocks.push_back(product_of(get(Field::grid)));
-      k.block_threads.push_back(product_of(get(Field::block)));
+      k.grid_blocks.push_back(volume(Field::grid));
+      k.block_threads.push_back(volume(Field::block));
       k.shared_bytes.push_back(saturated(static_cast<double>(integer(Field::shared_memory, 0))));
       k.registers.push_back(
           static_cast<std::uint16_t>(std::clamp<std::int64_t>(integer(Field::registers, 0), 0, 0xffff)));
@@ -335,7 +368,9 @@ std::uint32_t EventParser::State::extra(OpKind kind) {
       std::string_view what = unquoted(get(Field::sync_kind));
       if (what.empty()) what = unquoted(get(Field::name));
       s.kind.push_back(sync_kind_of(what));
-      s.stream.push_back(integer(Field::stream, -1));
+      std::int64_t stream = -1;  // what is odd about it was counted with the lane
+      if (has(Field::stream) && read_int(unquoted(get(Field::stream)), stream) != NumberState::ok) stream = -1;
+      s.stream.push_back(stream);
       s.wait_stream.push_back(integer(Field::wait_stream, -1));
       s.wait_record_corr.push_back(integer(Field::wait_record_corr, -1));
       s.wait_event.push_back(integer(Field::wait_event, -1));
@@ -513,12 +548,12 @@ void EventParser::State::event() {
   count(unused);
 }
 
-// One past the bracket that closes the one at token i. 0: there is none, or what is in between is no JSON (it need not
-// be read, but a stray quote in it must not pass).
-std::uint32_t EventParser::State::skip(std::uint32_t i) const {
+// One past the bracket that closes the one at token i, around which `outer` are open. 0: there is none, or what is in
+// between is no JSON (it need not be read, but a stray quote in it must not pass) or nested too deep.
+std::uint32_t EventParser::State::skip(std::uint32_t i, std::size_t outer) const {
   const std::uint32_t* at = tokens.at();
-  std::uint64_t braces = 0;  // kinds of the innermost 64 brackets
-  std::uint32_t depth = 0;
+  std::uint64_t braces = 0;  // kinds of the open brackets
+  std::size_t depth = outer;
   bool after_value = false;
   for (; i < tokens.count(); ++i) {
     const char c = json[at[i]];
@@ -527,13 +562,13 @@ std::uint32_t EventParser::State::skip(std::uint32_t i) const {
       case '[':
         if (after_value) return 0;
         braces = braces << 1 | (c == '{' ? 1 : 0);
-        ++depth;
+        if (++depth > kDeepestJson) return 0;
         break;
       case '}':
       case ']':
-        if (depth <= 64 && (braces & 1) != (c == '}' ? 1u : 0u)) return 0;
+        if ((braces & 1) != (c == '}' ? 1u : 0u)) return 0;
         braces >>= 1;
-        if (--depth == 0) return i + 1;
+        if (--depth == outer) return i + 1;
         after_value = true;
         break;
       case ',':
@@ -553,6 +588,8 @@ std::uint32_t EventParser::State::skip(std::uint32_t i) const {
 std::uint32_t EventParser::State::read_object(std::uint32_t i, const FieldTable& table) {
   const std::uint32_t* at = tokens.at();
   const char* const t = json;
+  const std::size_t outer = &table == &kEventFields ? 1 : 2;  // levels of brackets around a value
+  constexpr std::uint64_t kArgsBit = std::uint64_t{1} << static_cast<unsigned>(Field::args);
   ++i;
   if (t[at[i]] == '}') return i + 1;
   for (;;) {
@@ -572,12 +609,18 @@ std::uint32_t EventParser::State::read_object(std::uint32_t i, const FieldTable&
     std::size_t end = at[next];
     switch (c) {
       case '{':
-        next = f == Field::args ? read_object(value, kArgFields) : skip(value);
+        if (f == Field::args) {
+          repeated |= seen & kArgsBit;
+          seen |= kArgsBit;
+          next = read_object(value, kArgFields);
+        } else {
+          next = skip(value, outer);
+        }
         if (next == 0) return 0;
         end = 0;
         break;
       case '[':
-        next = skip(value);
+        next = skip(value, outer);
         if (next == 0) return 0;
         end = at[next - 1] + 1;
         break;
@@ -593,7 +636,9 @@ std::uint32_t EventParser::State::read_object(std::uint32_t i, const FieldTable&
       const char* const from = t + at[value];
       const char* to = t + end;
       while (is_json_space(to[-1])) --to;
-      seen |= std::uint64_t{1} << static_cast<unsigned>(f);
+      const std::uint64_t bit = std::uint64_t{1} << static_cast<unsigned>(f);
+      repeated |= seen & bit;
+      seen |= bit;
       text[static_cast<std::size_t>(f)] = {from, static_cast<std::size_t>(to - from)};
     }
     const char after = t[at[next]];
@@ -617,17 +662,18 @@ const char* EventParser::State::walk(const char* window, std::size_t size) {
   for (std::uint32_t i = 1; i < n;) {
     const char c = json[at[i]];
     ++b->events;
-    seen = 0;
+    seen = repeated = 0;
     if (c == '{') {
       i = read_object(i, kEventFields);
       if (i == 0) return kMalformed;
+      if (repeated != 0) count_repeated();
       event();
     } else if (c == ',' || c == ':' || c == '}' || c == ']') {
       return kMalformed;
     } else {
       if (b->tallies.count(Oddity::not_an_object))
         b->tallies.example(Oddity::not_an_object, quote_for_people({json + at[i], at[i + 1] - at[i]}, kExample));
-      i = c == '[' ? skip(i) : i + 1;
+      i = c == '[' ? skip(i, 0) : i + 1;
       if (i == 0) return kMalformed;
     }
     const char after = json[at[i]];
@@ -658,7 +704,7 @@ std::optional<TextError> EventParser::parse(RowBlock& block) {
     const JsonScan scan = scan_json_value(view, i);
     const bool last = scan.state == JsonScan::State::cut;  // a scalar runs up to the end
     if (scan.state == JsonScan::State::bad)
-      return TextError{w.offset + scan.at, std::string("malformed event: expected ") + scan.expected,
+      return TextError{w.offset + scan.at, "malformed event: " + json_problem(scan),
                        quote_for_people(view.substr(i, 160), 160), false};
     if (last) break;
     std::size_t next = scan.at;

@@ -115,6 +115,14 @@ constexpr FieldTable kArgTable(kArgKeys, Field::none);
 const FieldTable kEventFields = kEventTable;
 const FieldTable kArgFields = kArgTable;
 
+std::string_view key_of(Field field) {
+  for (const FieldKey& k : kEventKeys)
+    if (k.field == field) return k.key;
+  for (const FieldKey& k : kArgKeys)
+    if (k.field == field) return k.key;
+  return {};
+}
+
 Category category_of(std::string_view cat) {
   static constexpr WordTable<Category, 128> kTable(kCategories, Category{});
   return kTable.find(cat);

@@ -145,6 +145,9 @@ struct Category {
   OpKind op = OpKind::other;
   FlowKind flow = FlowKind::other;
 };
-Category category_of(std::string_view cat);  // as for WordTable::find: 8 readable bytes behind it
+Category category_of(std::string_view cat);
+
+// The key that is read as this field (today's, of several); for messages.
+std::string_view key_of(Field field);  // as for WordTable::find: 8 readable bytes behind it
 
 }  // namespace orrery

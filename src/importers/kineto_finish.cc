@@ -14,6 +14,8 @@ namespace {
 // queues and clock faults are microseconds to seconds; the fault in question shifts by about 10^14 ns.
 constexpr Ns kFarBefore = 60'000'000'000;
 constexpr Ns kFarAfter = 3'600'000'000'000;
+// Other events over an hour away from all others are strays where they are so few; else the trace has two parts.
+constexpr std::size_t kFewStrays = 3, kStrayShare = 100;
 // An event at exactly 0 in a trace whose other events begin later than this has no time.
 constexpr Ns kFarFromZero = 3'600'000'000'000;
 constexpr Ns kOverrun = 1'000'000;
@@ -93,6 +95,41 @@ void pair_halves(RankTrace& t, RankBuilder& b) {
   b.halves = {};
 }
 
+// Host events that span over an hour: are they groups with over an hour between them? Where one group has nearly all of
+// them, first and last become that group's; else the groups are told.
+void find_main_group(RankTrace& t, bool without_zero, Ns& first, Ns& last) {
+  const OpTable& o = t.ops;
+  const auto end = [&](std::uint32_t i) { return o.start[i] + std::max<Ns>(0, o.dur[i]); };
+  std::vector<std::uint32_t> rows, groups;  // groups: where each begins in rows
+  for (std::uint32_t i = 0; i < o.size(); ++i)
+    if (is_host(o.kind[i]) && !(without_zero && o.start[i] == 0)) rows.push_back(i);
+  std::sort(rows.begin(), rows.end(), [&](std::uint32_t a, std::uint32_t b) { return o.start[a] < o.start[b]; });
+  std::vector<Ns> ends;  // of the groups
+  for (std::uint32_t k = 0; k < rows.size(); ++k) {
+    const Ns start = o.start[rows[k]];
+    Ns gap = 0;
+    if (k == 0 || __builtin_sub_overflow(start, ends.back(), &gap) || gap > kFarAfter) {
+      groups.push_back(k);
+      ends.push_back(end(rows[k]));
+    }
+    ends.back() = std::max(ends.back(), end(rows[k]));
+  }
+  if (groups.size() < 2) return;
+  const auto size = [&](std::size_t g) { return (g + 1 < groups.size() ? groups[g + 1] : rows.size()) - groups[g]; };
+  std::size_t main = 0;
+  for (std::size_t g = 1; g < groups.size(); ++g)
+    if (size(g) > size(main)) main = g;
+  const std::size_t strays = rows.size() - size(main);
+  if (strays < size(main) && strays <= std::max(kFewStrays, rows.size() / kStrayShare)) {
+    first = o.start[rows[groups[main]]];
+    last = ends[main];
+    return;
+  }
+  t.notes.add("far-apart", Severity::warning, groups.size() - 1, "second group from " + example(t, rows[groups[1]]),
+              "the events lie in groups over an hour apart; all are used. Without step markers the one step spans the "
+              "gaps, inside of step markers nothing changes");
+}
+
 // Events without a place in the recorded window.
 void drop_misplaced(RankTrace& t, RankBuilder& b) {
   const OpTable& o = t.ops;
@@ -109,6 +146,8 @@ void drop_misplaced(RankTrace& t, RankBuilder& b) {
     host_last = std::max(host_last, o.start[i] + std::max<Ns>(0, o.dur[i]));
   }
   const bool drop_zero = zero && first_nonzero != kMax && first_nonzero > kFarFromZero;
+  if (Ns span; host_first != kMax && (__builtin_sub_overflow(host_last, host_first, &span) || span > kFarAfter))
+    find_main_group(t, drop_zero, host_first, host_last);
   if (host_first == kMax) {  // no host events: the middle of the GPU tasks stands for the window
     std::vector<Ns> starts;
     for (std::size_t i = 0; i < n; ++i)
@@ -123,16 +162,17 @@ void drop_misplaced(RankTrace& t, RankBuilder& b) {
   const bool window = host_first != kMax;
   const Ns low = window && host_first > kMin + kFarBefore ? host_first - kFarBefore : kMin;
   const Ns high = window && host_last < kMax - kFarAfter ? host_last + kFarAfter : kMax;
+  const Ns other_low = window && host_first > kMin + kFarAfter ? host_first - kFarAfter : kMin;
 
   std::vector<bool> drop;
   for (std::size_t i = 0; i < n; ++i) {
     const bool at_zero = drop_zero && o.start[i] == 0;
-    const bool outside = (is_gpu_task(o.kind[i]) || o.kind[i] == OpKind::gpu_annotation || o.kind[i] == OpKind::sync) &&
-                         (o.start[i] < low || o.start[i] > high);
+    const bool gpu = is_gpu_task(o.kind[i]) || o.kind[i] == OpKind::gpu_annotation || o.kind[i] == OpKind::sync;
+    const bool outside = o.start[i] < (gpu ? low : other_low) || o.start[i] > high;
     if (!at_zero && !outside) continue;
     if (drop.empty()) drop.resize(n);
     drop[i] = true;
-    const Oddity what = at_zero ? Oddity::zero_time : Oddity::outside_window;
+    const Oddity what = at_zero ? Oddity::zero_time : (gpu ? Oddity::outside_window : Oddity::far_event);
     if (b.tallies.count(what)) b.tallies.example(what, example(t, i));
   }
   if (drop.empty()) return;

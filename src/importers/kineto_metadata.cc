@@ -1,6 +1,7 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/json_text.h"
 #include "base/number_text.h"
@@ -21,14 +22,23 @@ std::int64_t integer(dom::element e, std::int64_t missing) {
   return missing;
 }
 
+// The member `key`; of several the last.
+bool find(dom::object o, std::string_view key, dom::element& e) {
+  bool found = false;
+  for (auto field : o)
+    if (field.key == key) e = field.value, found = true;
+  return found;
+}
+
 std::int64_t integer(dom::object o, std::string_view key, std::int64_t missing) {
   dom::element e;
-  return o[key].get(e) == simdjson::SUCCESS ? integer(e, missing) : missing;
+  return find(o, key, e) ? integer(e, missing) : missing;
 }
 
 std::string text(dom::object o, std::string_view key) {
   std::string_view s;
-  if (o[key].get(s) == simdjson::SUCCESS) return std::string(s);
+  dom::element e;
+  if (find(o, key, e) && e.get(s) == simdjson::SUCCESS) return std::string(s);
   const std::int64_t v = integer(o, key, INT64_MIN);
   return v == INT64_MIN ? std::string() : std::to_string(v);
 }
@@ -77,12 +87,41 @@ ProcessGroup process_group(std::string_view key, dom::object o) {
   g.backend = first({"backend_config", "backend"});
   for (const std::string_view k : {"ranks", "pg_ranks"}) {
     dom::element e;
-    if (o[k].get(e) == simdjson::SUCCESS) g.ranks = rank_list(e);
+    if (find(o, k, e)) g.ranks = rank_list(e);
   }
   for (const std::string_view k : {"pg_size", "group_size", "size"})
     if (g.size == 0) g.size = std::max<std::int64_t>(0, integer(o, k, 0));
   if (g.size == 0) g.size = static_cast<std::int64_t>(g.ranks.size());
   return g;
+}
+
+void note_unreadable(RankTrace& t, const std::string& what, std::string_view advice) {
+  t.notes.add("metadata-unreadable", Severity::warning, 1, what, advice);
+}
+constexpr std::string_view kNotUsed = "this part of the metadata was not used";
+
+void note_repeated(RankTrace& t, std::string_view key, std::uint64_t times) {
+  t.notes.add("metadata-repeated", Severity::warning, times, key,
+              "a key of the metadata given more than once: the last one counts");
+}
+
+// A count or a rank of distributedInfo: a whole number from `least` on, else `missing` and a note.
+std::int64_t whole(dom::object o, std::string_view key, std::int64_t least, std::int64_t missing, RankTrace& t) {
+  dom::element e;
+  if (!find(o, key, e) || e.is_null()) return missing;
+  const std::string as_written = simdjson::minify(e);
+  std::int64_t v = 0;
+  std::string_view s = as_written;
+  if (s.size() >= 2 && s.front() == '"') s = s.substr(1, s.size() - 2);
+  if (read_int(s, v) != NumberState::ok || v < least) {
+    note_unreadable(t, std::string(key) + " " + quote_for_people(as_written, 40) + " of distributedInfo", kNotUsed);
+    return missing;
+  }
+  if (s != std::to_string(v))
+    t.notes.add("odd-number", Severity::warning, 1,
+                std::string(key) + " " + quote_for_people(as_written, 40) + " of distributedInfo",
+                "read as the whole number that it is");
+  return v;
 }
 
 void groups_of(dom::element config, RankTrace& t) {
@@ -99,18 +138,24 @@ void groups_of(dom::element config, RankTrace& t) {
 
 // distributedInfo has been an object, the text of one, and an object inside of "metadata".
 void distributed_info(dom::object o, RankTrace& t) {
+  std::set<std::string_view> keys;
+  for (auto field : o)
+    if (!keys.insert(field.key).second) note_repeated(t, std::string(field.key) + " of distributedInfo", 1);
   for (const std::string_view k : {"rank", "global_rank"})
-    if (const std::int64_t rank = integer(o, k, -1); t.rank < 0 && rank >= 0) t.rank = rank;
-  if (const std::int64_t world = integer(o, "world_size", 0); world > 0) t.world_size = world;
+    if (t.rank < 0) t.rank = whole(o, k, 0, -1, t);
+  if (const std::int64_t world = whole(o, "world_size", 1, 0, t); world > 0) t.world_size = world;
   for (const std::string_view k : {"hostname", "host_name", "host"})
     if (t.host.empty()) t.host = text(o, k);
   dom::element config;
-  if (o["pg_config"].get(config) == simdjson::SUCCESS && t.groups.empty()) {
+  if (find(o, "pg_config", config) && t.groups.empty()) {
     std::string_view inner;
     dom::parser parser;
     dom::element parsed;
     if (config.get(inner) == simdjson::SUCCESS) {
-      if (parser.parse(simdjson::padded_string(inner)).get(parsed) == simdjson::SUCCESS) groups_of(parsed, t);
+      if (const auto error = parser.parse(simdjson::padded_string(inner)).get(parsed))
+        note_unreadable(t, std::string("pg_config: ") + simdjson::error_message(error), kNotUsed);
+      else
+        groups_of(parsed, t);
     } else {
       groups_of(config, t);
     }
@@ -156,6 +201,7 @@ std::string host_in_trace_name(std::string_view name) {
 void read_metadata(const std::vector<MetadataMember>& members, RankTrace& t) {
   dom::parser parser;
   for (const MetadataMember& m : members) {
+    if (m.repeated != 0) note_repeated(t, m.key, m.repeated);
     if (m.key == "baseTimeNanoseconds") {
       std::string_view s = m.text;
       while (!s.empty() && is_json_space(s.back())) s.remove_suffix(1);
@@ -173,22 +219,28 @@ void read_metadata(const std::vector<MetadataMember>& members, RankTrace& t) {
     repair_json_characters(m.text, repaired);
     dom::element e;
     if (const auto error = parser.parse(simdjson::padded_string(repaired)).get(e)) {
-      t.notes.add("metadata-unreadable", Severity::warning, 1, m.key + ": " + simdjson::error_message(error),
-                  "this part of the metadata was not used");
+      note_unreadable(t, m.key + ": " + simdjson::error_message(error), kNotUsed);
       continue;
     }
     dom::object o;
     dom::array a;
     std::string_view s;
     if (m.key == "traceName") {
-      if (e.get(s) == simdjson::SUCCESS) t.trace_name = s;
+      if (e.get(s) == simdjson::SUCCESS)
+        t.trace_name = s;
+      else if (!e.is_null())
+        note_unreadable(t, "traceName is no text", kNotUsed);
     } else if (m.key == "deviceProperties") {
       if (e.get(a) == simdjson::SUCCESS) {
-        t.devices.clear();
         devices_of(a, t);
+      } else if (!e.is_null()) {
+        note_unreadable(t, "deviceProperties is no list", kNotUsed);
       }
     } else if (m.key == "host_name" || m.key == "hostname") {
-      if (e.get(s) == simdjson::SUCCESS) t.host = s;
+      if (e.get(s) == simdjson::SUCCESS)
+        t.host = s;
+      else if (!e.is_null())
+        note_unreadable(t, m.key + " is no text", kNotUsed);
     } else if (m.key == "distributedInfo") {
       dom::parser inner;
       dom::element parsed;
@@ -199,10 +251,11 @@ void read_metadata(const std::vector<MetadataMember>& members, RankTrace& t) {
                parsed.get(o) == simdjson::SUCCESS)
         distributed_info(o, t);
       else
-        t.notes.add("metadata-unreadable", Severity::warning, 1, "distributedInfo is no object", "it was not used");
+        note_unreadable(t, "distributedInfo is no object", kNotUsed);
     } else if (e.get(o) == simdjson::SUCCESS) {  // "metadata", "otherData"
-      dom::object info;
-      if (o["distributedInfo"].get(info) == simdjson::SUCCESS) distributed_info(info, t);
+      dom::element info;
+      dom::object inner;
+      if (find(o, "distributedInfo", info) && info.get(inner) == simdjson::SUCCESS) distributed_info(inner, t);
     }
   }
   if (t.host.empty()) t.host = host_in_trace_name(t.trace_name);

@@ -34,8 +34,20 @@ constexpr OddityText kTexts[] = {
     {Oddity::invalid_utf8, "invalid-utf8", Severity::warning, "bytes that are no UTF-8 were replaced by U+FFFD"},
     {Oddity::control_characters, "control-characters", Severity::warning,
      "raw control characters inside strings, which JSON forbids, were read as they are"},
+    {Oddity::repeated_key, "repeated-key", Severity::warning,
+     "a key given twice in one event: the last one counts (of two args, the keys of both)"},
+    {Oddity::odd_number, "odd-number", Severity::warning,
+     "numbers that JSON forbids (+5, 007, .5, 5.), read as what they say; those that name a lane count once a lane and "
+     "window"},
+    {Oddity::broken_escape, "broken-escape", Severity::warning,
+     "strings with escapes that JSON does not have (\\q), kept as written"},
+    {Oddity::lone_surrogate, "lone-surrogate", Severity::warning,
+     "strings with half a UTF-16 pair (\\ud800), which was replaced by U+FFFD"},
     {Oddity::outside_window, "gpu-event-outside-window", Severity::warning,
      "GPU events far outside of the recorded window (wrong time stamps) were dropped"},
+    {Oddity::far_event, "far-event", Severity::warning,
+     "a few events over an hour away from all others (wrong time stamps) were dropped: they would stretch the window "
+     "of the trace, and its only step where it has no step markers"},
     {Oddity::zero_time, "zero-time", Severity::warning, "events at time 0, far before all others, were dropped"},
     {Oddity::overrun, "duration-overrun", Severity::warning,
      "GPU tasks that run over 1 ms past the start of the next one on their stream: their recorded durations are "

@@ -178,6 +178,8 @@ bool TraceText::start() {
   const int c = get();
   if (c < 0) {
     if (read_error_) return false;
+    const SourceTrouble trouble = source_.trouble();
+    if (read_ == 0 && trouble.kind != SourceTrouble::Kind::none) return bad(at, "not a byte can be unpacked");
     return bad(at, read_ == 0 ? "the file is empty" : "there is nothing but white space", {}, true);
   }
   if (c == '[') {
@@ -200,8 +202,14 @@ bool TraceText::members() {
     skip_space();
     const std::uint64_t at = offset();
     int c = get();
-    if (c == ',') continue;
+    if (c == ',') {
+      if (!after_member_) extra_commas.add(at);
+      after_comma_ = after_comma_ || after_member_;
+      after_member_ = false;
+      continue;
+    }
     if (c == '}') {
+      if (after_comma_) extra_commas.add(at);
       phase_ = Phase::after;
       return true;
     }
@@ -210,6 +218,9 @@ bool TraceText::members() {
       return true;
     }
     if (c != '"') return bad(at, "malformed JSON: expected a key or '}'", {}, event_arrays == 0);
+    if (after_member_) missing_commas.add(at);
+    after_member_ = true;
+    after_comma_ = false;
     std::string key;
     bool whole = read_string(&key);
     skip_space();
@@ -232,7 +243,7 @@ bool TraceText::members() {
       if (c >= 0) return bad(offset(), "traceEvents is not an array", {}, true);
     }
     const bool wanted = std::find(kWantedMetadata.begin(), kWantedMetadata.end(), key) != kWantedMetadata.end();
-    MetadataMember member{std::move(key), {}};
+    MetadataMember member{std::move(key), {}, 0};
     bool shortened = false;
     whole = whole && read_value(wanted ? &member.text : nullptr, shortened);
     if (!whole) {
@@ -242,8 +253,18 @@ bool TraceText::members() {
     if (shortened)
       metadata_too_long = member.key;
     else if (wanted)
-      metadata.push_back(std::move(member));
+      keep(std::move(member));
   }
+}
+
+void TraceText::keep(MetadataMember member) {
+  for (MetadataMember& known : metadata) {
+    if (known.key != member.key) continue;
+    known.text = std::move(member.text);
+    ++known.repeated;
+    return;
+  }
+  metadata.push_back(std::move(member));
 }
 
 void TraceText::after() {
@@ -408,7 +429,10 @@ bool TraceText::finish_array(EventWindow& window, std::size_t filled, std::size_
     while (end > 1 && is_json_space(text[end - 1])) --end;
   };
   trim();
-  if (end > 1 && text[end - 1] == ',') --end;  // a comma before the bracket is forgiven
+  if (end > 1 && text[end - 1] == ',') {
+    --end;
+    extra_commas.add(read_ - (filled - end));
+  }
   trim();
   phase_ = top_level_array ? Phase::after : Phase::members;
   return take_window(window, end, close_at + 1, filled, close_at + 1, have);
@@ -424,7 +448,7 @@ bool TraceText::check_cut_element(const EventWindow& window, std::size_t filled,
   if (i < filled && !options_.recover) {
     const JsonScan scan = scan_json_value(text, i);
     if (scan.state == JsonScan::State::bad)
-      return bad(base + scan.at - 1, std::string("malformed event: expected ") + scan.expected,
+      return bad(base + scan.at - 1, "malformed event: " + json_problem(scan),
                  quote_for_people(text.substr(i, kQuote), kQuote));
   }
   if (ended) set_cut(base + i - 1, filled - i, i < filled ? "in an event" : "between events");
@@ -460,7 +484,10 @@ bool TraceText::events_carefully(EventWindow& window, bool& have) {
       bool comma = first_element_ && last_end == 0;
       for (; start < filled && (is_json_space(text[start]) || text[start] == ','); ++start) {
         if (text[start] != ',') continue;
-        if (comma) text[start] = ' ';  // one comma too many
+        if (comma) {
+          extra_commas.add(base + start - 1);
+          text[start] = ' ';
+        }
         comma = true;
       }
       if (start == filled) break;
@@ -468,13 +495,16 @@ bool TraceText::events_carefully(EventWindow& window, bool& have) {
       const JsonScan scan = scan_json_value({text, filled}, start);
       if (scan.state == JsonScan::State::cut) break;
       if (scan.state == JsonScan::State::whole && (comma || start > i)) {
-        if (!comma) text[i] = ',';  // a comma that was left out
+        if (!comma) {
+          missing_commas.add(base + i - 1);
+          text[i] = ',';
+        }
         i = last_end = scan.at;
         continue;
       }
       const bool whole = scan.state == JsonScan::State::whole;
-      note_skipped(malformed, base + (whole ? start : scan.at) - 1,
-                   std::string("expected ") + (whole ? "','" : scan.expected), {text + start, filled - start});
+      note_skipped(malformed, base + (whole ? start : scan.at) - 1, whole ? "expected ','" : json_problem(scan),
+                   {text + start, filled - start});
       skipping_ = true;
       break;
     }

@@ -29,8 +29,9 @@ struct EventWindow {
 };
 
 struct MetadataMember {
-  std::string key;   // as written
-  std::string text;  // the JSON value as written
+  std::string key;             // as written
+  std::string text;            // the JSON value as written; of a key given more than once the last
+  std::uint64_t repeated = 0;  // how often before
 };
 
 // An error with its place in the decompressed document.
@@ -45,6 +46,14 @@ struct TextError {
 struct SkippedText {
   std::uint64_t count = 0, bytes = 0, first_offset = 0;
   std::string first_what, first_quote;
+};
+
+// A comma too many or too few, forgiven.
+struct CommaRepair {
+  std::uint64_t count = 0, first_offset = 0;
+  void add(std::uint64_t at) {
+    if (count++ == 0) first_offset = at;
+  }
 };
 
 class TraceText {
@@ -75,6 +84,8 @@ class TraceText {
   std::uint64_t trailing_at = 0;   // first byte after the document, with trailing_kind
   enum class Trailing : std::uint8_t { none, padding, document, other } trailing = Trailing::none;
   SkippedText malformed, too_long;
+  CommaRepair extra_commas;                      // before a closing bracket, or (recover) several in a row
+  CommaRepair missing_commas;                    // between members of the document or (recover) between events
   std::string metadata_too_long;                 // key of a metadata value that was too long to keep
   std::uint64_t bytes() const { return read_; }  // of the document, as far as it was read
 
@@ -90,6 +101,7 @@ class TraceText {
   bool read_value(std::string* raw, bool& shortened);
   bool start();
   bool members();
+  void keep(MetadataMember member);
   void after();
   std::uint64_t offset() const { return read_ - (held_.size() - held_at_); }  // of the next held byte
   void set_cut(std::uint64_t at, std::uint64_t lost, const char* where);
@@ -119,9 +131,10 @@ class TraceText {
   std::size_t held_scanned_ = 0;  // events: how many of the held bytes the splitter has seen
   std::uint64_t read_ = 0;        // bytes read of the document
   bool source_ended_ = false;
-  bool first_element_ = true;  // no element of this array was passed yet
-  bool dropping_ = false;      // inside an event that is too long
-  bool skipping_ = false;      // recover: looking for the next event
+  bool after_member_ = false, after_comma_ = false;  // of the top-level object: what was met last
+  bool first_element_ = true;                        // no element of this array was passed yet
+  bool dropping_ = false;                            // inside an event that is too long
+  bool skipping_ = false;                            // recover: looking for the next event
   std::uint64_t next_index_ = 0;
   TextError error_;
   std::optional<Error> read_error_;
