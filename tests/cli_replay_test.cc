@@ -154,6 +154,56 @@ TEST_F(CliReplay, RecoversOnlyWhenAsked) {
   EXPECT_EQ(Json::parse(o.out)["ranks"][0]["gpu_tasks"], 2);
 }
 
+// What the answer notes under a name; null when it does not.
+Json note_of(const Outcome& o, const std::string& name) {
+  const Json all = Json::parse(o.out)["notes"];
+  for (const Json& n : all) {
+    if (n["name"] == name) return n;
+  }
+  return {};
+}
+
+TEST_F(CliReplay, OddTracesAreToldOf) {
+  const std::string call = R"({"ph": "X", "cat": "cuda_runtime", "name": "NAME", "pid": 1, "tid": 1, "ts": TS,)"
+                           R"( "dur": DUR, "args": {"correlation": 7}},)";
+  const auto with = [&](std::string name, const std::string& ts, const std::string& dur) {
+    std::string s = call;
+    s.replace(s.find("NAME"), 4, name).replace(s.find("TS,"), 2, ts).replace(s.find("DUR"), 3, dur);
+    write_text(trace, tiny_trace(0, s));
+    return orrery("replay --json " + trace);
+  };
+  // The kernel "gemm" under 7 belongs to the first call, 1020 to 1030.
+  const Json shared = note_of(with("cudaLaunchKernel", "1085", "3"), "correlation-shared");
+  EXPECT_EQ(shared["count"], 1);
+  EXPECT_EQ(shared["severity"], "warning");
+  EXPECT_EQ(shared["first"], "cudaLaunchKernel at ts 1085 us under 7");
+  EXPECT_TRUE(note_of(with("cuLaunchKernel", "1022", "5"), "correlation-shared").is_null())
+      << "a runtime call and the driver call inside it are one launch";
+
+  const auto marker = [&](const std::string& number) {
+    std::string text = tiny_trace(0);
+    text.replace(text.find("ProfilerStep#3"), 14, "ProfilerStep#" + number);
+    write_text(trace, text);
+    return orrery("replay --json " + trace);
+  };
+  for (const char* number : {"abc", "", "3x", "-3", "99999999999999999999"}) {
+    const Outcome o = marker(number);
+    ASSERT_EQ(o.status, 0) << o.err;
+    EXPECT_EQ(note_of(o, "step-marker-unreadable")["first"], "ProfilerStep#" + std::string(number) + " at ts 1000 us");
+    EXPECT_EQ(Json::parse(o.out)["steps"][0]["step"], 0);
+  }
+  EXPECT_TRUE(note_of(marker("17"), "step-marker-unreadable").is_null());
+
+  std::string host_only = tiny_trace(0);
+  for (std::size_t at; (at = host_only.find("\"kernel\"")) != std::string::npos;)
+    host_only.replace(at, 8, "\"cpu_op\"");
+  write_text(trace, host_only);
+  const Outcome o = orrery("replay --json " + trace);
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(note_of(o, "no-gpu-tasks")["first"], trace);
+  EXPECT_EQ(note_of(o, "no-gpu-tasks")["severity"], "info");
+}
+
 TEST_F(CliReplay, UnusableInputsAreOneLine) {
   expect_one_line(orrery("replay " + (dir / "missing.json")), dir / "missing.json");
   fs::create_directory(dir.path / "empty");

@@ -178,6 +178,13 @@ struct RankTrace {
   Notes notes;
 
   std::string_view name_of(OpId i) const { return strings.view(ops.name[raw(i)]); }
+  // For notes: the row's name and its time as the file has it.
+  std::string example_of(OpId i) const {
+    constexpr std::size_t kLongest = 80;
+    const std::string_view name = name_of(i);
+    return std::string(name.substr(0, kLongest)) + (name.size() > kLongest ? "..." : "") + " at ts " +
+           std::to_string((ops.start[raw(i)] - base_ns) / 1000) + " us";
+  }
 };
 
 struct TraceSet {

@@ -246,7 +246,7 @@ class DeviceEdges {
   // ahead starts (measured: 1,021 to 1,024). The deepest queue seen tells the number where the queue was ever full.
   void queue_edges() {
     if (!d.enabled(EdgeKind::queue)) return;
-    std::uint32_t deepest = 0, blocked = 0;
+    std::uint32_t deepest = 0, deepest_task = 0, blocked = 0;
     for (const StreamRow& s : d.streams) {
       for (std::uint32_t i = s.first_task + kFullFrom; i < s.first_task + s.tasks; ++i) {
         const Task& t = d.tasks[i];
@@ -255,14 +255,16 @@ class DeviceEdges {
         const auto first = d.tasks.begin() + s.first_task;
         const auto started = std::upper_bound(first, first + (i - s.first_task), call.end,
                                               [](Ns at, const Task& other) { return at < other.start; });
-        deepest = std::max(deepest, i - s.first_task - static_cast<std::uint32_t>(started - first));
+        const std::uint32_t depth = i - s.first_task - static_cast<std::uint32_t>(started - first);
+        if (depth > deepest) deepest = depth, deepest_task = i;
         // a call that took long and returned right after a task started was blocked until then
         const bool long_call = call.end - call.begin > kBlockedCall;
         if (long_call && started != first && call.end - std::prev(started)->start < kStreamOutlier) ++blocked;
       }
     }
     if (deepest > kQueueDepth + kQueueDepth / 8) {
-      d.notes.add("queue-depth-unknown", Severity::info, 1, {},
+      d.notes.add("queue-depth-unknown", Severity::info, 1,
+                  std::to_string(deepest) + " ahead of " + d.trace->example_of(OpId{d.tasks[deepest_task].op}),
                   "over 1,150 tasks were queued on one stream: no launch-queue edges (not CUDA's usual depth)");
       return;
     }

@@ -79,7 +79,8 @@ class Walker {
         wait(c);
       }
     }
-    d.notes.add("waits-unresolved", Severity::info, unresolved, {},
+    d.notes.add("waits-unresolved", Severity::info, unresolved,
+                unresolved == 0 ? "" : d.trace->example_of(OpId{first_unresolved}),
                 "stream waits whose event could not be told (no cuda_sync event, several candidates or none): no edge");
   }
 
@@ -95,6 +96,7 @@ class Walker {
   std::vector<std::uint32_t> open;        // collectives launched and not waited for, oldest first
   std::uint32_t main_stream = kNone;      // stream with most compute time
   std::uint64_t unresolved = 0;
+  std::uint32_t first_unresolved = kNone;  // row of the trace
 
   static bool is_blocking(Call k) {
     return k == Call::stream_sync || k == Call::device_sync || k == Call::event_sync || k == Call::free_memory;
@@ -396,7 +398,8 @@ class Walker {
       forget(from);
       return;
     }
-    if (count == 0 || !wait_for_only_candidate(call, waiting[0])) ++unresolved;
+    if (count != 0 && wait_for_only_candidate(call, waiting[0])) return;
+    if (unresolved++ == 0) first_unresolved = call.op;
   }
 
   // The task's launch or the task ahead of it accounts for its start.

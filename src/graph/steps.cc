@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <string>
+#include <system_error>
 
 #include "graph/draft.h"
 
@@ -18,7 +19,12 @@ void find_markers(Draft& d) {
     if (name.substr(0, kMarker.size()) != kMarker) continue;
     std::int64_t number = 0;
     const char* const end = name.data() + name.size();
-    if (std::from_chars(name.data() + kMarker.size(), end, number).ptr != end) continue;
+    const auto read = std::from_chars(name.data() + kMarker.size(), end, number);
+    if (read.ec != std::errc{} || read.ptr != end || number < 0) {
+      d.notes.add("step-marker-unreadable", Severity::warning, 1, t.example_of(OpId{i}),
+                  "step markers that are no ProfilerStep#N with a 64-bit number from 0 on: not taken for steps");
+      continue;
+    }
     d.steps.push_back({number, 0, t.ops.start[i], t.ops.end(i), NodeId{d.begin_node[i]}, NodeId{d.end_node[i]}});
   }
   std::stable_sort(d.steps.begin(), d.steps.end(), [](const Step& a, const Step& b) {

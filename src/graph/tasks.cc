@@ -70,6 +70,10 @@ void add_tasks(Draft& d) {
   for (std::uint32_t i = 0; i < rows; ++i) {
     if (is_gpu_task(t.ops.kind[i])) d.order[d.bucket[raw(t.ops.lane[i])]++] = i;
   }
+  if (total == 0)
+    d.notes.add("no-gpu-tasks", Severity::info, 1, t.file,
+                "no kernel, copy or memset in the trace: only host time is replayed; record with "
+                "ProfilerActivity.CUDA");
   d.name_flags.assign(t.strings.size(), 0);
   d.tasks.reserve(total);
   auto earlier = [&](std::uint32_t a, std::uint32_t b) {
@@ -128,15 +132,28 @@ void add_tasks(Draft& d) {
 // Links each call to the tasks it launched: by correlation; where a task has none, by its ac2g flow.
 void link_launches(Draft& d) {
   const RankTrace& t = *d.trace;
+  std::uint64_t shared = 0;
+  std::uint32_t first_shared = kNone;
   for (std::uint32_t c = 0; c < d.calls.size(); ++c) {
     CallRow& call = d.calls[c];
     TaskGroup* g = d.find_group(t.ops.corr[call.op]);
-    if (g == nullptr || g->call != kNone) continue;  // the first of several calls with one correlation keeps it
+    if (g == nullptr) continue;
+    if (g->call != kNone) {  // the first of several calls with one correlation keeps it
+      const CallRow& kept = d.calls[g->call];
+      const bool inside = call.thread == kept.thread && call.end <= kept.end;  // a runtime call's own driver call
+      if (!inside && shared++ == 0) first_shared = call.op;
+      continue;
+    }
     g->call = c;
     call.first_task = g->first;
     call.tasks = g->tasks;
     for (std::uint32_t k = 0; k < g->tasks; ++k) d.tasks[d.launched[g->first + k]].call = c;
   }
+
+  if (shared != 0)
+    d.notes.add("correlation-shared", Severity::warning, shared,
+                t.example_of(OpId{first_shared}) + " under " + std::to_string(t.ops.corr[first_shared]),
+                "calls with the correlation id of an earlier call: that one is taken to have launched the GPU tasks");
 
   std::uint64_t unknown = 0;
   std::uint32_t example = kNone;
@@ -185,7 +202,7 @@ void link_launches(Draft& d) {
   }
   d.notes.add("launch-by-flow", Severity::info, by_flow, {},
               "GPU tasks without a correlation id, linked to their launch by a flow event");
-  d.notes.add("launch-unknown", Severity::warning, unknown - by_flow, t.name_of(OpId{example}),
+  d.notes.add("launch-unknown", Severity::warning, unknown - by_flow, t.example_of(OpId{example}),
               "GPU tasks without a usable correlation id: only their stream's order holds them in the replay");
 }
 
