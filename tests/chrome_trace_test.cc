@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -205,6 +208,103 @@ TEST(ChromeTrace, AnyNameGivesValidJson) {
   const auto all = slices(exported(trace.set, m.g));  // throws on JSON or UTF-8 that is not valid
   ASSERT_EQ(all.size(), std::size(names));
   for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i]["name"], expected[i]);
+}
+
+// ---- arrows: each begins and ends inside a slice of its track ----
+
+// Arrows of an exported file that do not; reads line by line, as the writer writes, because a file may be large.
+struct Arrows {
+  std::size_t ends = 0, outside = 0;
+  std::string first;
+};
+Arrows arrows_of(const std::string& path) {
+  using Place = std::pair<std::int64_t, std::int64_t>;
+  std::map<Place, std::vector<std::pair<Ns, Ns>>> slices;
+  std::map<Place, std::vector<Ns>> arrows;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("{\"ph\":", 0) != 0) continue;
+    if (line.back() == ',') line.pop_back();
+    const Json e = Json::parse(line);
+    const Place place{e["pid"], e["tid"]};
+    if (e["ph"] == "X") slices[place].emplace_back(ns(e["ts"]), ns(e["ts"]) + ns(e["dur"]));
+    if (e["ph"] == "s" || e["ph"] == "f") arrows[place].push_back(ns(e["ts"]));
+  }
+  Arrows found;
+  for (auto& [place, times] : arrows) {
+    auto& on_track = slices[place];
+    std::sort(on_track.begin(), on_track.end());
+    std::sort(times.begin(), times.end());
+    std::size_t k = 0;
+    Ns open_until = std::numeric_limits<Ns>::min(), empty_at = open_until;  // of the slices begun so far
+    for (const Ns t : times) {
+      for (; k < on_track.size() && on_track[k].first <= t; ++k) {
+        open_until = std::max(open_until, on_track[k].second);
+        if (on_track[k].first == on_track[k].second) empty_at = on_track[k].first;
+      }
+      ++found.ends;
+      if (open_until > t || empty_at == t) continue;
+      if (found.outside++ == 0)
+        found.first = path + ": pid " + std::to_string(place.first) + " tid " + std::to_string(place.second) + " ts " +
+                      std::to_string(t) + " ns";
+    }
+  }
+  return found;
+}
+
+void expect_arrows_inside(const std::string& trace) {
+  SCOPED_TRACE(trace);
+  const test::TempDir dir;
+  const test::Outcome o = test::orrery("replay --json --export " + (dir / "out.json") + " " + trace);
+  ASSERT_EQ(o.status, 0) << o.err;
+  const Arrows a = arrows_of(dir / "out.json");
+  EXPECT_GT(a.ends, 0u);
+  EXPECT_EQ(a.ends % 2, 0u);
+  EXPECT_EQ(a.outside, 0u) << a.first;
+}
+
+// A call of no length that hands over to another thread, a kernel of no length behind a wait, a transfer of no length.
+TEST(ChromeTrace, ArrowsOfSlicesWithoutLength) {
+  OneRank trace;
+  GraphMaker m(1, 4);
+  const OpId call = trace.add(OpKind::runtime, 0, "call", 10'000, 0);
+  const OpId later = trace.add(OpKind::cpu_op, 1, "later", 20'000, 5'000);
+  const OpId empty = trace.add(OpKind::kernel, 2, "empty", 12'000, 0),
+             after = trace.add(OpKind::kernel, 3, "after", 14'000, 9);
+  const NodeId begin = m.host(0, 10'000, {root()}, call, true);
+  const NodeId end = m.host(0, 0, {{begin, EdgeKind::thread}}, call);
+  const NodeId woken = m.host(1, 0, {{end, EdgeKind::handoff, 5'000}}, later, true);
+  m.host(1, 5'000, {{woken, EdgeKind::thread}}, later);
+  const NodeId k = m.add(NodeKind::kernel, 2, 0, {{end, EdgeKind::launch, 2'000}}, empty);
+  m.add(NodeKind::kernel, 3, 9, {{k, EdgeKind::event, 2'000}}, after);
+  const test::TempDir dir;
+  Replay r;
+  replay(m.g, r);
+  ASSERT_TRUE(write_chrome_trace(dir / "out.json", trace.set, m.g, r, {}));
+  const Arrows a = arrows_of(dir / "out.json");
+  EXPECT_EQ(a.ends, 6u);  // a hand-off, a launch, an event
+  EXPECT_EQ(a.outside, 0u) << a.first;
+}
+
+TEST(ChromeTrace, ArrowsOfTheSample) { expect_arrows_inside("samples/gpt-tp2-pp2-dp2"); }
+
+TEST(ChromeTrace, ArrowsOfRecordedTraces) {
+  const std::filesystem::path data = ORRERY_SOURCE_DIR "/../shared/data/traces";
+  if (!std::filesystem::is_directory(data)) {
+    std::cout << "SKIP: no traces in ../shared/data\n";
+    return;
+  }
+  for (const auto& e : std::filesystem::directory_iterator(data)) {
+    const std::string name = e.path().filename().string();
+    if (!e.is_directory() || name == "odd") continue;
+    if (name != "single") {
+      expect_arrows_inside(e.path().string());
+      continue;
+    }
+    for (const auto& one : std::filesystem::directory_iterator(e.path()))
+      if (one.path().filename() != "cpu-only.json.gz" && one.path().filename().string().rfind("no-", 0) != 0)
+        expect_arrows_inside(one.path().string());
+  }
 }
 
 // ---- on a made-up job of eight ranks ----

@@ -132,8 +132,9 @@ class ChromeTrace {
     return t < traces_.ranks.size() ? &traces_.ranks[t] : nullptr;
   }
   bool has_source(const RankTrace& t, std::uint32_t node) const { return raw(g_.source[node]) < t.ops.size(); }
-  Ns out_of(std::uint32_t node) const;  // when an arrow leaves it, inside its slice
-  Ns in_to(std::uint32_t node) const;   // when an arrow reaches it
+  Ns inside(std::uint32_t node, Ns t) const;  // `t`, moved into the node's slice
+  Ns out_of(std::uint32_t node) const;        // when an arrow leaves it
+  Ns in_to(std::uint32_t node) const;         // when an arrow reaches it
   std::string_view work_name(std::uint32_t node) const;
 
   TextSink& sink_;
@@ -147,6 +148,7 @@ class ChromeTrace {
   bool first_ = true, first_argument_ = true;
   std::vector<std::uint32_t> first_of_lane_, by_lane_;  // nodes by graph lane, in node order
   std::vector<std::uint32_t> track_of_;                 // by node, row of tracks_; kNone = not drawn
+  std::vector<std::uint32_t> mate_;                     // by node drawn: at the other end of its slice, or itself
   std::vector<Track> tracks_;
   std::vector<std::uint8_t> critical_;             // by node
   std::vector<OpId> owner_;                        // by node, only where critical: what the host work is part of
@@ -172,6 +174,7 @@ void ChromeTrace::prepare() {
     if (g_.lane[i] != kNone) by_lane_[fill[g_.lane[i]]++] = i;
 
   track_of_.assign(n, kNone);
+  mate_.assign(n, kNone);
   critical_.assign(n, 0);
   for (const NodeId p : path_) critical_[raw(p)] = 1;
   if (!path_.empty()) owner_.assign(n, kNoOp);
@@ -369,6 +372,8 @@ void ChromeTrace::lane(std::uint32_t row, std::uint32_t lane, bool host) {
   for (std::size_t i = 0; i < slices_.size() && sink_.ok(); ++i) {
     const Slice& s = slices_[i];
     track_of_[s.first_node] = track_of_[s.last_node] = first_row + track_[i];
+    mate_[s.first_node] = s.last_node;
+    mate_[s.last_node] = s.first_node;
     const bool sourced = has_source(*t, s.first_node);
     const std::uint32_t op = raw(g_.source[s.first_node]);
     const std::string_view name = sourced ? t->name_of(OpId{op}) : name_of(g_.kind[s.first_node]);
@@ -406,17 +411,23 @@ void ChromeTrace::rank(std::uint32_t row) {
 
 // ---- flows ---------------------------------------------------------------------------------------------------------
 
-// An arrow is drawn from the slice around its time; at the very end of a slice there is none any more.
+// An arrow is drawn from the slice around its time; at the very end of a slice there is none any more, unless the slice
+// has no length.
+Ns ChromeTrace::inside(std::uint32_t i, Ns t) const {
+  const std::vector<Ns>& boundary = g_.kind[i] == NodeKind::host ? r_.end : r_.start;
+  const Ns begin = std::min(boundary[i], boundary[mate_[i]]);
+  const Ns end = std::max(r_.end[i], r_.end[mate_[i]]);
+  return std::max(begin, std::min(t, end - 1));
+}
+
 Ns ChromeTrace::out_of(std::uint32_t i) const {
-  if (g_.kind[i] == NodeKind::host) return g_.at_begin[i] ? r_.end[i] : r_.end[i] - 1;
-  if (g_.at_begin[i]) return r_.start[i];
-  return std::max(r_.start[i], r_.end[i] - 1);
+  const bool starts = g_.kind[i] != NodeKind::host && g_.at_begin[i];
+  return inside(i, starts ? r_.start[i] : r_.end[i]);
 }
 
 Ns ChromeTrace::in_to(std::uint32_t i) const {
-  if (g_.kind[i] != NodeKind::host) return r_.start[i];
-  if (g_.at_begin[i]) return r_.end[i];
-  return std::min(r_.start[i], r_.end[i] - 1);
+  const bool begins = g_.kind[i] == NodeKind::host && g_.at_begin[i];
+  return inside(i, begins ? r_.end[i] : r_.start[i]);
 }
 
 void ChromeTrace::flow(std::uint64_t id, std::string_view cat, std::uint32_t from, std::uint32_t to) {
