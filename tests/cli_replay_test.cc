@@ -246,6 +246,32 @@ TEST_F(CliReplay, ExportsAWholeTraceOrNothing) {
   EXPECT_EQ(again.status, 0) << again.err;
 }
 
+TEST_F(CliReplay, AnswerAndExportNeverMix) {
+  const std::string says = "the exported trace cannot go to standard output";
+  expect_one_line(shell("\"$orrery\" replay " + trace + " --export /dev/stdout | cat; exit ${PIPESTATUS[0]}"), says);
+  const Outcome same =
+      shell("\"$orrery\" replay --json " + trace + " --export " + (dir / "one.json") + " > " + (dir / "one.json"));
+  expect_one_line(same, says);
+  EXPECT_EQ(read_file(dir / "one.json"), "");
+  EXPECT_EQ(shell("\"$orrery\" replay " + trace + " --export /dev/null > /dev/null").status, 0);
+}
+
+TEST_F(CliReplay, ABrokenTraceInADirectoryIsNamedWithAWayOut) {
+  write_text(dir / "rank-1.json", tiny_trace(1).substr(0, 200));
+  const Outcome o = orrery("replay " + dir.path.string());
+  expect_one_line(o, dir / "rank-1.json");
+  EXPECT_NE(o.err.find("name the other files, or a pattern, to leave this one out"), std::string::npos) << o.err;
+  EXPECT_EQ(orrery("replay '" + (dir / "rank-[0]*") + "'").status, 0);
+  const Outcome named = orrery("replay " + (dir / "rank-1.json"));
+  EXPECT_EQ(named.err.find("leave this one out"), std::string::npos) << named.err;
+}
+
+TEST_F(CliReplay, HowMuchIsExplainedIsSaidOfAllSteps) {
+  const std::string all = orrery("replay " + trace).out, chosen = orrery("replay --steps 3 " + trace).out;
+  for (const std::string& out : {all, chosen})
+    EXPECT_NE(out.find("\nHow much the graph explains (all steps)\n"), std::string::npos) << out;
+}
+
 TEST_F(CliReplay, OutputThatCannotBeWrittenIsAnError) {
   expect_one_line(orrery("replay --export /dev/full " + trace), "/dev/full");
   expect_one_line(orrery("replay --csv " + trace + " " + trace), trace);

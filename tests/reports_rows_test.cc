@@ -6,6 +6,7 @@
 #include <random>
 
 #include "reference/report_helpers.h"
+#include "writers/text.h"
 
 namespace orrery {
 namespace {
@@ -292,7 +293,7 @@ struct DiffCase {
   GraphBuild build;
   Replay run;
   // Two kernels of `gemm` ns after another on a stream that waits for the launch, and one copy.
-  DiffCase(Ns gemm, bool copy) {
+  DiffCase(Ns gemm, bool copy, int steps = 1) {
     TraceMaker t;
     const OpId mm = t.add(OpKind::cpu_op, "aten::mm"), k = t.add(OpKind::kernel, "gemm"),
                c = t.add(OpKind::memcpy, "DtoH");
@@ -302,7 +303,7 @@ struct DiffCase {
     const NodeId k1 = m.add(NodeKind::kernel, 2, gemm, {{begin, EdgeKind::launch, 5}}, k);
     const NodeId k2 = m.add(NodeKind::kernel, 2, gemm, {{k1, EdgeKind::stream, 2}}, k);
     if (copy) m.add(NodeKind::memcpy, 2, 7, {{k2, EdgeKind::stream, 1}}, c);
-    m.step(0, 0, 500);
+    for (int s = 0; s < steps; ++s) m.step(s, 500 * s, 500 * (s + 1));
     run = m.observe();
     build.graph = std::move(m.g);
     build.quality.resize(1);
@@ -314,10 +315,18 @@ struct DiffCase {
 TEST(Diff, WhatChangedAndByHowMuch) {
   const DiffCase a(100, true), b(160, false);
   const Json j = Json::parse(to_json(diff_document(a.side(), b.side())));
-  const Json gemm = {{"name", "gemm"},     {"a_ms", 200e-6}, {"b_ms", 320e-6},
-                     {"delta_ms", 120e-6}, {"a_count", 2},   {"b_count", 2}};
-  const Json copy = {{"name", "DtoH"},    {"a_ms", 7e-6}, {"b_ms", 0.0},
-                     {"delta_ms", -7e-6}, {"a_count", 1}, {"b_count", 0}};
+  const Json gemm = {{"name", "gemm"},
+                     {"a_ms", 200e-6},
+                     {"b_ms", 320e-6},
+                     {"delta_ms", 120e-6},
+                     {"a_count", 2},
+                     {"b_count", 2},
+                     {"a_per_step_ms", 200e-6},
+                     {"b_per_step_ms", 320e-6},
+                     {"delta_per_step_ms", 120e-6}};
+  const Json copy = {{"name", "DtoH"},        {"a_ms", 7e-6},         {"b_ms", 0.0},
+                     {"delta_ms", -7e-6},     {"a_count", 1},         {"b_count", 0},
+                     {"a_per_step_ms", 7e-6}, {"b_per_step_ms", 0.0}, {"delta_per_step_ms", -7e-6}};
   EXPECT_EQ(j["kernels"], (Json{gemm, copy}));
   EXPECT_EQ(j["a"]["gpu_tasks"], 3);
   EXPECT_EQ(j["b"]["gpu_tasks"], 2);
@@ -330,6 +339,47 @@ TEST(Diff, WhatChangedAndByHowMuch) {
   EXPECT_EQ(j["edges"][0]["b_count"], 1);
   EXPECT_EQ(j["classes"][0]["name"], "exposed_compute");
   EXPECT_EQ(j["notes"].size(), 0u);
+}
+
+// Half the kernels a step, and one copy in two steps: by the sums nothing but the copy changed.
+TEST(Diff, RunsOfDifferentNumbersOfStepsMeetPerStep) {
+  const DiffCase a(100, false), b(100, true, 2);
+  const Document d = diff_document(a.side(), b.side());
+  const Json j = Json::parse(to_json(d));
+  EXPECT_EQ(j["kernels"][0]["name"], "gemm") << "the largest change per step comes first";
+  EXPECT_EQ(j["kernels"][0]["delta_ms"], 0.0);
+  EXPECT_DOUBLE_EQ(j["kernels"][0]["a_per_step_ms"], 200e-6);
+  EXPECT_DOUBLE_EQ(j["kernels"][0]["b_per_step_ms"], 100e-6);
+  EXPECT_DOUBLE_EQ(j["kernels"][0]["delta_per_step_ms"], -100e-6);
+  EXPECT_DOUBLE_EQ(j["kernels"][1]["b_per_step_ms"], 3.5e-6);
+  ASSERT_EQ(j["notes"].size(), 1u);
+  EXPECT_EQ(j["notes"][0]["name"], "different-amounts");
+  EXPECT_EQ(j["notes"][0]["first"], "A has 1 step of 1 rank, B 2 steps of 1 rank");
+  const std::string text = to_text(d, {});
+  EXPECT_NE(text.find("\nKernels (sums: A 1 step of 1 rank, B 2 steps of 1 rank)\n"), std::string::npos) << text;
+  const DiffCase c(100, true, 2);
+  const std::string same = to_text(diff_document(b.side(), c.side()), {});
+  EXPECT_NE(same.find("\nKernels (sums over 2 steps of 1 rank)\n"), std::string::npos) << same;
+  EXPECT_EQ(same.find("per step"), std::string::npos) << "nothing new where the sums say it";
+  EXPECT_NE(to_text(diff_document(a.side(), a.side()), {}).find("\nKernels\n"), std::string::npos);
+}
+
+TEST(Quality, LittleExplainedIdleIsAWarning) {
+  GraphMaker m(3, 1);
+  for (std::int64_t k = 0; k < 3; ++k) m.g.ranks[static_cast<std::size_t>(k)].rank = 10 + k;
+  std::vector<RankQuality> quality(3);
+  quality[0].idle_ns = 10'000'000;
+  quality[0].unexplained_idle_ns = 1'000'000;  // 90 % is enough
+  quality[1].idle_ns = 10'000'000;
+  quality[1].unexplained_idle_ns = 1'010'000;
+  Notes notes;  // the third was never idle
+  note_unexplained_idle(m.g, quality, notes);
+  ASSERT_EQ(notes.rows.size(), 1u);
+  EXPECT_EQ(notes.rows[0].name, "low-explained-idle");
+  EXPECT_EQ(notes.rows[0].severity, Severity::warning);
+  EXPECT_EQ(notes.rows[0].count, 1u);
+  EXPECT_EQ(notes.rows[0].first, "rank 11: 89.90 % of 10.000 ms");
+  EXPECT_NE(notes.rows[0].advice.find("docs/model.md"), std::string::npos);
 }
 
 TEST(Diff, ARunAgainstItselfIsAllZero) {

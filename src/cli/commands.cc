@@ -9,7 +9,8 @@ namespace {
 constexpr std::size_t kMany = std::numeric_limits<std::size_t>::max();
 
 constexpr OptionSpec kJson{"--json", "", "print one JSON document on standard output, and nothing else there"};
-constexpr OptionSpec kQuiet{"--quiet", "", "no progress bar and no notes that only inform; warnings stay"};
+constexpr OptionSpec kQuiet{
+    "--quiet", "", "no progress bar and no notes that only inform; the answer, warnings and what was lost stay"};
 constexpr OptionSpec kThreads{"--threads", "N", "use N threads (default: all cores)", Takes::word};
 constexpr OptionSpec kHelp{"--help", "", "print this page"};
 constexpr OptionSpec kCsv{"--csv", "DIR", "write every table as a CSV file in DIR", Takes::directory};
@@ -29,18 +30,30 @@ std::vector<Command> make_commands() {
            "that graph again and compares it, step by step and rank by rank, with what was measured. A prediction "
            "made from the graph is only as good as this comparison.\n\n"
            "TRACE is a file, a directory (all traces in it, recursively), a glob or - for standard input. Plain, gzip, "
-           "zstd and zip files are told by their content.",
-       .options = {{"--steps", "N,...", "only these steps: the N of ProfilerStep#N (default: all)", Takes::word},
-                   {"--rank", "FILE=N", "FILE is rank N, whatever it says itself (may be repeated)", Takes::file, true},
-                   {"--export", "FILE",
-                    "write the replayed run as a Chrome trace for https://ui.perfetto.dev (gzip when FILE ends in .gz)",
-                    Takes::file},
-                   kCsv,
-                   kRecover,
-                   kJson,
-                   kQuiet,
-                   kThreads,
-                   kHelp},
+           "zstd and zip files are told by their content. Files of a directory or a pattern that are no traces are "
+           "left "
+           "out with a note; a broken trace among them ends the command with status 2: name the others, or give a "
+           "pattern, to leave it out.\n\n"
+           "Where explained idle (section \"How much the graph explains\") is under 90 %, a warning says so: the "
+           "replay of the run as it was may still be right, but what a changed run would take is not to be read from "
+           "it (docs/model.md).",
+       .options =
+           {{"--steps", "N,...",
+             "only these steps: the N of ProfilerStep#N (default: all); ranks, collectives and how much the graph "
+             "explains stay those of all",
+             Takes::word},
+            {"--rank", "FILE=N",
+             "FILE, a path as given or the last part of one, is rank N, whatever it says itself (may be repeated)",
+             Takes::file, true},
+            {"--export", "FILE",
+             "write the replayed run as a Chrome trace for https://ui.perfetto.dev (gzip when FILE ends in .gz)",
+             Takes::file},
+            kCsv,
+            kRecover,
+            kJson,
+            kQuiet,
+            kThreads,
+            kHelp},
        .when_incomplete = "the input was truncated or data were lost; what could be read is answered",
        .examples = {{"How well is the sample job reproduced?", "orrery replay samples/gpt-tp2-pp2-dp2"},
                     {"Look at one step of the replayed run in Perfetto:",
@@ -56,7 +69,9 @@ std::vector<Command> make_commands() {
        .description =
            "Reads two runs, each a file, a directory or a glob, and lists what changed: totals, kernels, operators, "
            "classes of time and kinds of edges, the largest change first. Names meet when they differ only in "
-           "addresses and step numbers.",
+           "addresses and step numbers. Times are sums over all steps and ranks of a run, as the titles say; where "
+           "the runs have different numbers of them, columns per step (of one rank) stand beside the sums and decide "
+           "the order.",
        .options = {kCsv, kRecover, kJson, kQuiet, kThreads, kHelp},
        .when_incomplete = "the input was truncated or data were lost; what could be read is answered",
        .examples = {{"Two ranks of the sample job:",

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +50,15 @@ Status read_rank(const std::string& text, std::map<std::string, std::int64_t>& r
 std::string_view environment(const char* name) {
   const char* value = std::getenv(name);  // NOLINT: before any thread starts
   return value ? value : "";
+}
+
+// Whether writing to `path` would mix with the answer; /dev/null takes both.
+bool is_standard_output(const std::string& path) {
+  struct stat named {
+  }, out{};
+  if (path.empty() || ::stat(path.c_str(), &named) != 0 || ::fstat(STDOUT_FILENO, &out) != 0) return false;
+  if (S_ISCHR(out.st_mode) && !::isatty(STDOUT_FILENO)) return false;
+  return named.st_dev == out.st_dev && named.st_ino == out.st_ino;
 }
 
 bool locale_is_utf8() {
@@ -99,8 +109,8 @@ Result<RunOptions> understand(const Command& command, const Args& args) {
     return fail("standard input (-) is named twice", std::string(command.name), "it can be read only once");
   }
   o.export_path = args.value("--export");
-  if (o.export_path == "-") {
-    return fail("the exported trace cannot go to standard output", "--export -",
+  if (o.export_path == "-" || is_standard_output(o.export_path)) {
+    return fail("the exported trace cannot go to standard output", "--export " + o.export_path,
                 "name a file: --export replayed.json.gz");
   }
   o.csv_directory = args.value("--csv");

@@ -171,7 +171,11 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
       set.notes.add("skipped-file", Severity::info, 1, inputs[i].label + ": " + r.error().error.what,
                     "what is found in a directory or by a pattern and is no trace is left out");
     } else {
-      return tl::unexpected(r.error().error);
+      Error e = std::move(r.error().error);
+      if (inputs[i].optional)
+        e.advice +=
+            std::string(e.advice.empty() ? "" : "; ") + "name the other files, or a pattern, to leave this one out";
+      return tl::unexpected(std::move(e));
     }
   }
   if (set.ranks.empty()) return fail("no trace among " + std::to_string(inputs.size()) + " files", paths.front());

@@ -302,8 +302,9 @@ TraceText::Next TraceText::next(EventWindow& window) {
       case Phase::done:
         if (read_error_) return Next::error;
         if (event_arrays == 0) {
+          // Cut behind a trace's metadata it is one that lost its events, not some other file.
           bad(offset(), cut ? "the text ends before any traceEvents array" : "not a trace: no traceEvents array", {},
-              true);
+              !cut || metadata.empty());
           return Next::error;
         }
         return Next::end;

@@ -3,7 +3,8 @@
 //     ncclDevKernel_SendRecv(...)        392.11    501.20     +109.09      512      512
 //     ampere_bf16_s16816gemm_...         410.05    205.02     -205.03     2304     2304
 //
-// Sums over all ranks and the whole traces, the largest change first:
+// Sums over all ranks and the whole traces, the largest change first; where the runs have different numbers of steps or
+// ranks, that of the sums divided by the steps of all ranks:
 //   kernels    measured time of GPU tasks by name, copies and memsets too
 //   operators  host time by the innermost operator or call, waits left out (they are under edges); count = calls
 //   classes    measured time of the steps by class; count = steps times ranks
@@ -148,12 +149,31 @@ Totals totals_of(const DiffSide& side) {
   return t;
 }
 
-Section compare(const char* key, const char* title, const Sums& a, const Sums& b, std::size_t text_rows) {
+std::string counted(std::int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+std::string amount(const Totals& t) { return counted(t.steps, "step") + " of " + counted(t.ranks, "rank"); }
+
+bool same_amount(const Totals& a, const Totals& b) {
+  return a.steps == b.steps && a.ranks == b.ranks && a.step_rows == b.step_rows;
+}
+
+// What the times of a table are sums over; nothing to say of one step of one rank on each side.
+std::string sums_over(const Totals& a, const Totals& b) {
+  if (!same_amount(a, b)) return fmt::format(" (sums: A {}, B {})", amount(a), amount(b));
+  return a.step_rows > 1 ? fmt::format(" (sums over {})", amount(a)) : "";
+}
+
+Section compare(const char* key, const char* title, const Totals& x, const Totals& y, Sums Totals::*which,
+                std::size_t text_rows) {
+  const Sums &a = x.*which, &b = y.*which;
+  const bool same = same_amount(x, y) || x.step_rows == 0 || y.step_rows == 0;
   struct Row {
     const std::string* name;
     Sum a, b;
     Ns size() const { return std::max(a.ns, b.ns); }
   };
+  // Per step of one rank.
+  const auto a_each = [&](const Row& r) { return to_ms(r.a.ns) / static_cast<double>(x.step_rows); };
+  const auto b_each = [&](const Row& r) { return to_ms(r.b.ns) / static_cast<double>(y.step_rows); };
   std::vector<Row> rows;
   for (const auto& [name, sum] : a) {
     const auto other = b.find(name);
@@ -161,18 +181,30 @@ Section compare(const char* key, const char* title, const Sums& a, const Sums& b
   }
   for (const auto& [name, sum] : b)
     if (!a.contains(name)) rows.push_back({&name, Sum{}, sum});
-  std::stable_sort(rows.begin(), rows.end(), [](const Row& x, const Row& y) {
-    const Ns dx = std::abs(x.b.ns - x.a.ns), dy = std::abs(y.b.ns - y.a.ns);
-    if (dx != dy) return dx > dy;
-    return x.size() > y.size();
+  const auto change = [&](const Row& r) {
+    return same ? std::abs(to_ms(r.b.ns - r.a.ns)) : std::abs(b_each(r) - a_each(r));
+  };
+  std::stable_sort(rows.begin(), rows.end(), [&](const Row& r, const Row& q) {
+    const double dr = change(r), dq = change(q);
+    if (dr != dq) return dr > dq;
+    return r.size() > q.size();
   });
 
-  Section s{.key = key, .title = title, .table = {}};
+  Section s{.key = key, .title = title + sums_over(x, y), .table = {}};
   s.text_rows = text_rows;
   s.table.columns = {{.key = "name"},     {.key = "a_ms"},    {.key = "b_ms"},
                      {.key = "delta_ms"}, {.key = "a_count"}, {.key = "b_count"}};
-  for (const Row& r : rows)
+  for (const char* each : {"a_per_step_ms", "b_per_step_ms", "delta_per_step_ms"})
+    s.table.columns.push_back({.key = each, .json_only = same});
+  for (const Row& r : rows) {
     s.table.rows.push_back({*r.name, to_ms(r.a.ns), to_ms(r.b.ns), to_ms(r.b.ns - r.a.ns), r.a.count, r.b.count});
+    std::vector<Cell>& row = s.table.rows.back();
+    row.resize(row.size() + 3);
+    Cell* const each = &row[row.size() - 3];
+    if (x.step_rows > 0) each[0] = a_each(r);
+    if (y.step_rows > 0) each[1] = b_each(r);
+    if (x.step_rows > 0 && y.step_rows > 0) each[2] = b_each(r) - a_each(r);
+  }
   return s;
 }
 
@@ -240,16 +272,17 @@ Document diff_document(const DiffSide& a, const DiffSide& b) {
     for (const RankTrace& t : side->traces.ranks) d.notes.merge(t.notes);
     d.notes.merge(side->build.notes);
   }
-  if (x.step_rows != y.step_rows)
-    d.notes.add("different-amounts", Severity::warning, 1,
-                fmt::format("A has {} steps on {} ranks, B {} on {}", x.steps, x.ranks, y.steps, y.ranks),
-                "sums over the whole traces are compared: divide by the number of steps and ranks");
+  if (!same_amount(x, y))
+    d.notes.add(
+        "different-amounts", Severity::warning, 1, fmt::format("A has {}, B {}", amount(x), amount(y)),
+        "the sums cannot be compared; the columns per step are the sums divided by the steps of all ranks (what "
+        "ran outside of the steps included)");
   d.sections.push_back(side_section("a", "A", x));
   d.sections.push_back(side_section("b", "B", y));
-  d.sections.push_back(compare("classes", "Classes of time in the steps", x.classes, y.classes, 0));
-  d.sections.push_back(compare("kernels", "Kernels", x.kernels, y.kernels, 20));
-  d.sections.push_back(compare("operators", "Operators and calls (host time)", x.operators, y.operators, 20));
-  d.sections.push_back(compare("edges", "Waits of threads and streams", x.edges, y.edges, 0));
+  d.sections.push_back(compare("classes", "Classes of time in the steps", x, y, &Totals::classes, 0));
+  d.sections.push_back(compare("kernels", "Kernels", x, y, &Totals::kernels, 20));
+  d.sections.push_back(compare("operators", "Host time by operator and call", x, y, &Totals::operators, 20));
+  d.sections.push_back(compare("edges", "Waits of threads and streams", x, y, &Totals::edges, 0));
   return d;
 }
 

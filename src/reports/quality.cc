@@ -1,4 +1,4 @@
-// How much the graph explains
+// How much the graph explains (all steps)
 //   explained idle %              99.61    of the measured device idle time inside steps, what an edge accounts for
 //   matched collectives %         100.00    of the communication kernels whose partners' traces are here, those that
 //   met them edges thread                 160585    edges by kind, all ranks
@@ -27,7 +27,7 @@ Section quality_section(const std::vector<RankQuality>& quality, const Communica
     all.event_edges_inferred += q.event_edges_inferred;
   }
 
-  Section s{.key = "quality", .title = "How much the graph explains", .single = true, .table = {}};
+  Section s{.key = "quality", .title = "How much the graph explains (all steps)", .single = true, .table = {}};
   std::vector<Cell> row;
   const auto add = [&](Column column, Cell cell) {
     s.table.columns.push_back(std::move(column));
@@ -54,6 +54,21 @@ Section quality_section(const std::vector<RankQuality>& quality, const Communica
   add({.key = "event_edges_inferred"}, count(all.event_edges_inferred));
   s.table.rows.push_back(std::move(row));
   return s;
+}
+
+void note_unexplained_idle(const ExecGraph& g, const std::vector<RankQuality>& quality, Notes& notes) {
+  constexpr double kLow = 90;
+  for (std::size_t k = 0; k < quality.size() && k < g.ranks.size(); ++k) {
+    const RankQuality& q = quality[k];
+    if (q.idle_ns <= 0) continue;
+    const double explained =
+        100.0 * static_cast<double>(q.idle_ns - q.unexplained_idle_ns) / static_cast<double>(q.idle_ns);
+    if (explained >= kLow) continue;
+    notes.add("low-explained-idle", Severity::warning, 1,
+              fmt::format("rank {}: {:.2f} % of {:.3f} ms", g.ranks[k].rank, explained, to_ms(q.idle_ns)),
+              "ranks of whose device idle time the graph explains under 90 %: do not trust what the replay says of a "
+              "changed run there (docs/model.md, stalls and unexplained idle)");
+  }
 }
 
 }  // namespace orrery

@@ -102,7 +102,10 @@ Section summary_section(const ExecGraph& g, const std::vector<StepTimes>& times)
 
 // ---- how good the graph is (quality.cc) ----
 
+// Of the whole traces, whatever steps are chosen.
 Section quality_section(const std::vector<RankQuality>& quality, const Communication& c);
+// Warns of ranks of whose idle time the graph explains less than 90 %.
+void note_unexplained_idle(const ExecGraph& g, const std::vector<RankQuality>& quality, Notes& notes);
 
 // ---- why the device was idle (idle.cc) ----
 
