@@ -119,6 +119,7 @@ TEST_F(ImportInputs, CorruptCompressionIsNotAnEmptyFile) {
     ASSERT_FALSE(alone.has_value());
     const std::string line = alone.error().line();
     EXPECT_EQ(line.find("empty"), std::string::npos) << line;
+    EXPECT_EQ(line.find("--recover"), std::string::npos) << line;
     EXPECT_TRUE(line.find("gzip data are corrupt") != std::string::npos ||
                 line.find("ends early") != std::string::npos || line.find("zstd: ") != std::string::npos)
         << line;

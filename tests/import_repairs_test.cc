@@ -106,6 +106,14 @@ TEST(ImportRepairs, AStreamThatIsNoNumber) {
   expect_note(*sync, "missing-value", 1, "Stream");
 }
 
+TEST(ImportRepairs, ObjectsWhereValuesBelong) {
+  const auto t = import_text(document(
+      {event("k", "kernel", "7", "1", "1", R"("args": {"device": 0, "stream": 7, "correlation": {"id": 3}})")}));
+  ORRERY_IMPORTED(t);
+  EXPECT_EQ(t->ops.corr[0], 0);
+  expect_note(*t, "missing-value", 1, "\"k\"");
+}
+
 TEST(ImportRepairs, GridsThatAreNone) {
   const auto t =
       import_text(document({event("k", "kernel", "7", "1", "1",

@@ -247,8 +247,9 @@ tl::expected<RankTrace, KinetoError> read_kineto(ByteSource& source, const std::
       what += "; " + trouble.what + " at byte " + std::to_string(trouble.at) + " of the file";
     std::string where = file;
     if (e.offset != 0) where += ": " + place(options, e.offset);
+    const bool in_an_event = !e.quote.empty();
     return failed(
-        {std::move(what), std::move(where), e.not_a_trace || options.recover ? "" : "--recover skips such events"},
+        {std::move(what), std::move(where), in_an_event && !options.recover ? "--recover skips such events" : ""},
         e.not_a_trace);
   }
   trace.json_bytes = text.bytes();

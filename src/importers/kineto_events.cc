@@ -614,6 +614,7 @@ std::uint32_t EventParser::State::read_object(std::uint32_t i, const FieldTable&
           seen |= kArgsBit;
           next = read_object(value, kArgFields);
         } else {
+          if (f != Field::none) count(Oddity::missing_value);
           next = skip(value, outer);
         }
         if (next == 0) return 0;
