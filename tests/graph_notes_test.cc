@@ -28,6 +28,16 @@ TEST(GraphNotes, AWaitThatNothingTells) {
   EXPECT_EQ(note(g, "waits-unresolved")->first, "cudaStreamWaitEvent at ts 5 us");
 }
 
+TEST(GraphNotes, ALaunchToldByItsFlow) {
+  TraceBuilder b;
+  b.L("launch", 0, 4, 0);
+  b.kernel("k", 7, 6, 3, 0);
+  b.flow(FlowKind::ac2g, 5, 0, b.thread_lane(1), 6, b.stream_lane(7));
+  const Built g(std::move(b));
+  ASSERT_NE(note(g, "launch-by-flow"), nullptr);
+  EXPECT_EQ(note(g, "launch-by-flow")->first, "k at ts 6 us");
+}
+
 // 1,400 launches a microsecond apart, kernels of 100 us: at the last call's end 14 have started, 1,385 are ahead.
 TEST(GraphNotes, AQueueDeeperThanCudas) {
   TraceBuilder b;

@@ -165,6 +165,7 @@ void link_launches(Draft& d) {
   }
   if (unknown == 0) return;
   std::uint64_t by_flow = 0;
+  std::uint32_t first_by_flow = kNone;
   std::unordered_map<std::int64_t, std::uint32_t> flow_start;  // id -> flow row
   for (std::uint32_t f = 0; f < t.flows.size(); ++f) {
     if (t.flows.kind[f] == FlowKind::ac2g && t.flows.is_finish[f] == 0) flow_start.try_emplace(t.flows.id[f], f);
@@ -198,9 +199,10 @@ void link_launches(Draft& d) {
     c.tasks = 1;
     d.launched.push_back(task->second);
     d.tasks[task->second].call = call->second;
-    ++by_flow;
+    if (by_flow++ == 0) first_by_flow = d.tasks[task->second].op;
   }
-  d.notes.add("launch-by-flow", Severity::info, by_flow, {},
+  d.notes.add("launch-by-flow", Severity::info, by_flow,
+              first_by_flow == kNone ? "" : t.example_of(OpId{first_by_flow}),
               "GPU tasks without a correlation id, linked to their launch by a flow event");
   d.notes.add("launch-unknown", Severity::warning, unknown - by_flow, t.example_of(OpId{example}),
               "GPU tasks without a usable correlation id: only their stream's order holds them in the replay");
