@@ -36,6 +36,15 @@ void wake(Draft& d, std::uint32_t from, std::uint32_t to) {
   d.add_edge(from, to, EdgeKind::handoff, std::min(kWake, at - released));
 }
 
+// `from` is what starts the thread: it has no root of its own.
+void start_thread(Draft& d, std::uint32_t from, const ThreadRow& thread) {
+  const std::uint32_t first = thread.first_node;
+  const Ns released = d.observed_end(from), at = d.observed_end(first);
+  d.edges[thread.root_edge] = {from, first, std::min(kWake, at - released), EdgeKind::handoff};
+  d.node[first].duration = std::max<Ns>(0, at - released - kWake);
+  d.node[first].observed_start = at - d.node[first].duration;
+}
+
 // The inside of a CUDA or HIP call: what it waits for, if anything, is the device.
 bool inside_call(const Draft& d, std::uint32_t n) {
   const DraftNode &begin = d.node[n - 1], &end = d.node[n];
@@ -78,18 +87,27 @@ void add_handoffs(Draft& d) {
       }
       if (best == kNone) continue;
       const ThreadRow& u = d.threads[best];
-      if (best_span.first == u.first_node) {  // the burst is what starts that thread: no root of its own
-        DraftEdge& root = d.edges[u.root_edge];
-        root = {n - 1, best_span.first, std::min(kWake, d.observed_end(best_span.first) - p), EdgeKind::handoff};
-        const Ns at = d.observed_end(best_span.first);
-        d.node[best_span.first].duration = std::max<Ns>(0, at - p - kWake);
-        d.node[best_span.first].observed_start = at - d.node[best_span.first].duration;
+      if (best_span.first == u.first_node) {
+        start_thread(d, n - 1, u);
       } else {
         wake(d, n - 1, best_span.first);
       }
       wake(d, best_span.last, n);
       woken[best_span.first] = woken[n] = 1;
     }
+  }
+  // A thread whose first burst lies in a hole that is known as a wait, by its end: it starts when that wait begins.
+  for (const ThreadRow& u : d.threads) {
+    if (d.edges[u.root_edge].kind != EdgeKind::root) continue;
+    const Ns at = d.observed_end(u.first_node);
+    std::uint32_t best = kNone;
+    for (const ThreadRow& thread : d.threads) {
+      const std::uint32_t before = last_before(d, thread, at + 1);
+      if (&thread == &u || before == kNone || before + 1 == thread.first_node + thread.nodes) continue;
+      if (woken[before + 1] == 0 || inside_call(d, before + 1) || at - d.observed_end(before) > 300'000) continue;
+      if (best == kNone || d.observed_end(before) > d.observed_end(best)) best = before;
+    }
+    if (best != kNone) start_thread(d, best, u);
   }
 }
 

@@ -205,8 +205,16 @@ class Joiner {
         const Ns start = common(lane.rank, p.observed_start[n]);
         const std::uint32_t node = add_node(p, n, lane.rank, row == kNone ? p.duration[n] : 0, start,
                                             row == kNone ? p.at_begin[n] : std::uint8_t{1});
-        for (std::uint32_t e = p.first_pred[n]; e < p.first_pred[n + 1]; ++e)
-          add_edge(p.pred[e] == kNoNode ? kNone : placed[raw(p.pred[e])], p.pred_kind[e], p.pred_lag[e]);
+        for (std::uint32_t e = p.first_pred[n]; e < p.first_pred[n + 1]; ++e) {
+          const std::uint32_t from = raw(p.pred[e]);
+          const std::uint32_t met =
+              p.pred_kind[e] == EdgeKind::queue && !rows.empty() ? row_at(lane.rank, from) : kNone;
+          if (met != kNone) {  // its place in the queue is free when it arrives
+            add_edge(comm.rows[met].node, EdgeKind::queue, 0);
+          } else {
+            add_edge(p.pred[e] == kNoNode ? kNone : placed[from], p.pred_kind[e], p.pred_lag[e]);
+          }
+        }
         close_node();
         if (row == kNone) {
           placed[n] = node;

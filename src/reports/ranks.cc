@@ -64,10 +64,4 @@ Section ranks_section(const TraceSet& traces, const ExecGraph& g, const Communic
   return s;
 }
 
-Section stragglers_section() {
-  Section s{.key = "stragglers", .title = "", .table = {}};
-  s.table.columns = {{.key = "rank"}, {.key = "host"}, {.key = "kind"}, {.key = "slower_pct"}, {.key = "cost_ms"}};
-  return s;
-}
-
 }  // namespace orrery

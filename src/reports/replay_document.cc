@@ -32,7 +32,7 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
   d.sections.push_back(ranks_section(traces, g, build.communication));
   d.sections.push_back(quality_section(build.quality, build.communication));
   d.sections.push_back(idle_section(g, idle, steps));
-  d.sections.push_back(stragglers_section());
+  d.sections.push_back(stragglers_section(traces, build, r, *rows));
   d.sections.push_back(critical_path_section(traces, g, paths));
   d.sections.push_back(collectives_section(build.communication));
   d.sections.push_back(communication_section(g, build.communication, *rows));

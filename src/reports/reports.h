@@ -171,10 +171,10 @@ struct RankBusy {
 RankBusy gpu_busy(const ExecGraph& g, const Replay& r, const DeviceRuns& device, const StepRows& rows);
 Section gpu_busy_section(const ExecGraph& g, std::vector<RankBusy> busy);
 
-// ---- who and what (ranks.cc, collectives.cc) ----
+// ---- who and what (ranks.cc, stragglers.cc, collectives.cc) ----
 
 Section ranks_section(const TraceSet& traces, const ExecGraph& g, const Communication& c);
-Section stragglers_section();  // empty until ranks are joined
+Section stragglers_section(const TraceSet& traces, const GraphBuild& build, const Replay& r, const StepRows& rows);
 Section collectives_section(const Communication& c);
 // Only kernels that started in one of the steps.
 Section communication_section(const ExecGraph& g, const Communication& c, const StepRows& rows);
