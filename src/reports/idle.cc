@@ -1,6 +1,6 @@
 // Why the device was idle (ms, in the steps, replayed)
-//   rank  host late  launch   sync  peer late  dependency  unexplained  idle  measured idle  of host late, after sync
-//      0      4.512   0.310  0.044      0.000       0.420        0.030  5.316          5.317                    0.800
+//   rank  host late  launch   sync  dependency  unexplained   idle  measured idle  of host late, after sync  peer late
+//      0      4.512   0.310  0.044       0.420        0.030  5.316          5.317                    0.800     28.020
 //
 // Idle is a pause in which no stream of the rank runs a task. It ends when some task starts; what released that task,
 // and what released its releaser, is walked back until the pause began, and every nanosecond on the way is given to one
@@ -10,11 +10,13 @@
 //   launch       the launch had begun; the time until the kernel could start
 //   sync         the launching thread was blocked: return from a synchronisation, a full launch queue, a wake-up by
 //                another thread
-//   peer late    another rank had not arrived (0 until ranks are joined)
 //   dependency   the lag of an order on the device: stream, event, inside a graph launch
 //   unexplained  a stall of the device, or time before anything that the trace knows
-// The causes add up to the idle time: "other" less "memory" of the replayed step. "after sync" is the part of host late
-// in pauses that began with the host waiting for the device: without that synchronisation it could have been hidden.
+// These add up to the idle time: "other" less "memory" of the replayed step. "after sync" is the part of host late in
+// pauses that began with the host waiting for the device: without that synchronisation it could have been hidden.
+// Beside them stands the time in which the device was taken but nothing advanced:
+//   peer late    nothing ran but communication kernels that waited for another rank; pauses that another rank ends,
+//                if there are any, are counted here and not above. Null where no rank meets another.
 #include <algorithm>
 #include <limits>
 
@@ -98,6 +100,31 @@ void walk_back(const ExecGraph& g, const Replay& r, NodeId node, std::uint32_t r
   }
 }
 
+// Time in [begin, end) of the steps in which nothing ran but communication that waited for others.
+Ns waiting_alone(const ExecGraph& g, const Replay& r, const DeviceRuns& device, const StepRows& rows) {
+  Intervals waiting, transfer;
+  for (const DeviceTask& t : device.tasks) {
+    if (t.kind != NodeKind::comm) continue;
+    const Ns met = t.first == t.last ? r.start[t.last] : std::max(r.start[t.last], r.start[t.first]);
+    if (met > r.start[t.first]) waiting.push_back({r.start[t.first], met});
+    if (r.end[t.last] > met) transfer.push_back({met, r.end[t.last]});
+  }
+  unite_all(waiting);
+  unite_all(transfer);
+  Intervals work, memory, both;
+  unite(device.replayed.compute, device.replayed.memory, memory);
+  unite(memory, transfer, work);
+  intersect(waiting, work, both);
+  Ns alone = 0;
+  for (const std::uint32_t row : rows) {
+    const Step& s = g.steps[row];
+    if (s.rank != device.rank) continue;
+    const Window w = replayed_window(r, s);
+    alone += covered(waiting, w.begin, w.end) - covered(both, w.begin, w.end);
+  }
+  return alone;
+}
+
 // For each stretch of the replayed device's busy time, a task that starts it.
 std::vector<NodeId> first_tasks(const ExecGraph& g, const DeviceRuns& device) {
   const Intervals& busy = device.replayed.busy;
@@ -146,12 +173,12 @@ IdleTimes idle_times(const ExecGraph& g, const Replay& r, const DeviceRuns& devi
       low = std::max(low, i->end);
     }
   }
+  times.peers_late = times.by_cause[static_cast<std::size_t>(IdleCause::peer_late)] + waiting_alone(g, r, device, rows);
   return times;
 }
 
 Section idle_section(const ExecGraph& g, const std::vector<IdleTimes>& times, const std::vector<StepTimes>& steps) {
   std::vector<Ns> measured(times.size(), 0);
-  // until ranks are joined nothing can be said of peers
   const bool joined = std::find(g.pred_kind.begin(), g.pred_kind.end(), EdgeKind::collective) != g.pred_kind.end();
   for (const StepTimes& t : steps) measured[g.steps[t.step].rank] += t.measured_classes.idle();
 
@@ -160,27 +187,24 @@ Section idle_section(const ExecGraph& g, const std::vector<IdleTimes>& times, co
                      {.key = "host_late_ms", .title = "host late"},
                      {.key = "launch_ms", .title = "launch"},
                      {.key = "sync_ms", .title = "sync"},
-                     {.key = "peer_late_ms", .title = "peer late"},
                      {.key = "dependency_ms", .title = "dependency"},
                      {.key = "unexplained_ms", .title = "unexplained"},
                      {.key = "idle_ms", .title = "idle"},
                      {.key = "idle_measured_ms", .title = "measured idle"},
-                     {.key = "host_late_after_sync_ms", .title = "of host late, after sync"}};
+                     {.key = "host_late_after_sync_ms", .title = "of host late, after sync"},
+                     {.key = "peer_late_ms", .title = "peer late"}};
   for (std::size_t k = 0; k < times.size(); ++k) {
     const IdleTimes& t = times[k];
     std::vector<Cell> row{g.ranks[k].rank};
     if (t.has_device) {
       for (std::size_t c = 0; c < kIdleCauses; ++c) {
-        const bool unknown = c == static_cast<std::size_t>(IdleCause::peer_late) && !joined;
-        if (unknown) {
-          row.emplace_back();
-        } else {
-          row.emplace_back(to_ms(t.by_cause[c]));
-        }
+        if (c != static_cast<std::size_t>(IdleCause::peer_late)) row.emplace_back(to_ms(t.by_cause[c]));
       }
       row.emplace_back(to_ms(t.idle));
       row.emplace_back(to_ms(measured[k]));
       row.emplace_back(to_ms(t.host_late_after_sync));
+      row.emplace_back();
+      if (joined) row.back() = to_ms(t.peers_late);
     } else {
       row.resize(s.table.columns.size());  // no device, no idle time
     }

@@ -116,6 +116,7 @@ struct IdleTimes {  // one rank, ns, in the replayed run, inside the chosen step
   std::array<Ns, kIdleCauses> by_cause{};
   Ns host_late_after_sync = 0;  // of host_late: the host had waited for the device in the same pause
   Ns idle = 0;                  // the sum of by_cause
+  Ns peers_late = 0;            // nothing ran but communication that waited for other ranks; by_cause[peer_late] in it
   bool has_device = false;      // the rank ran GPU tasks at all
 };
 IdleTimes idle_times(const ExecGraph& g, const Replay& r, const DeviceRuns& device, const StepRows& rows);

@@ -18,6 +18,8 @@ struct Track {
   std::int64_t pid = 0, tid = 0;
 };
 
+constexpr std::int64_t kStreamsBelow = 1'000'000;  // in the order of a process's tracks
+
 // How a wait reads on the critical path.
 std::string_view wait_name(EdgeKind k) {
   switch (k) {
@@ -94,6 +96,7 @@ class ChromeTrace {
   void collect_host(std::uint32_t lane);
   void collect_device(std::uint32_t lane);
   std::vector<Track> name_tracks(std::uint32_t row, std::uint32_t lane, bool host, std::uint32_t tracks);
+  Ns common(const RankTrace& t, std::uint32_t node) const;
   void host_slice(const RankTrace& t, const Slice& s);
   void device_slice(const RankTrace& t, const Slice& s);
   void comm_arguments(const RankTrace& t, std::uint32_t row);
@@ -178,7 +181,7 @@ void ChromeTrace::prepare() {
   critical_.assign(n, 0);
   for (const NodeId p : path_) critical_[raw(p)] = 1;
   if (!path_.empty()) owner_.assign(n, kNoOp);
-  used_tids_.resize(2 * g_.ranks.size());
+  used_tids_.resize(g_.ranks.size());
 
   base_ = std::numeric_limits<Ns>::max();
   for (const GraphRank& k : g_.ranks) base_ = std::min(base_, k.origin);
@@ -299,11 +302,16 @@ void ChromeTrace::comm_arguments(const RankTrace& t, std::uint32_t row) {
   if (c.seq[row] >= 0) argument("Seq", c.seq[row]);
 }
 
+// When the row of a node began, in the common clock of the ranks.
+Ns ChromeTrace::common(const RankTrace& t, std::uint32_t node) const {
+  return t.ops.start[raw(g_.source[node])] - (t.window_start - g_.ranks[g_.rank[node]].origin);
+}
+
 void ChromeTrace::host_slice(const RankTrace& t, const Slice& s) {
   const std::uint32_t op = raw(g_.source[s.first_node]);
   if (t.ops.kind[op] == OpKind::runtime && t.ops.corr[op] != 0) argument("correlation", t.ops.corr[op]);
   if (t.ops.ext[op] != 0) argument("External id", t.ops.ext[op]);
-  argument_us("observed ts", t.ops.start[op] - base_);
+  argument_us("observed ts", common(t, s.first_node) - base_);
   argument_us("observed dur", t.ops.dur[op]);
   if (r_.released_how[s.last_node] != EdgeKind::thread) argument("waited for", name_of(r_.released_how[s.last_node]));
 }
@@ -320,7 +328,7 @@ void ChromeTrace::device_slice(const RankTrace& t, const Slice& s) {
   if ((kind == OpKind::memcpy || kind == OpKind::memset) && row < t.copy_args.size() && t.copy_args.bytes[row] >= 0)
     argument("bytes", t.copy_args.bytes[row]);
   if (kind == OpKind::kernel && row < t.kernel_args.size()) comm_arguments(t, t.kernel_args.comm[row]);
-  argument_us("observed ts", t.ops.start[op] - base_);
+  argument_us("observed ts", common(t, s.first_node) - base_);
   argument_us("observed dur", t.ops.dur[op]);
   argument("released by", name_of(r_.released_how[s.first_node]));
   if (r_.released_how[s.last_node] == EdgeKind::collective && s.first_node != s.last_node)
@@ -331,15 +339,14 @@ std::vector<Track> ChromeTrace::name_tracks(std::uint32_t row, std::uint32_t lan
   const RankTrace* t = trace_of(row);
   const std::uint32_t local = lane - g_.ranks[row].first_lane;
   const bool known = t != nullptr && local < t->lanes.size();
-  const std::uint32_t process = 2 * row + (host ? 0 : 1);
-  std::set<std::int64_t>& used = used_tids_[process];
+  std::set<std::int64_t>& used = used_tids_[row];
   const std::int64_t own = known ? t->lanes.tid[local] : 0;
   std::string name = known ? std::string(t->strings.view(t->lanes.name[local])) : "";
   while (name.ends_with(' ')) name.pop_back();
   if (name.empty()) name = fmt::format("{} {}", host ? "thread" : "stream", own);
   std::vector<Track> out;
   for (std::uint32_t k = 0; k < tracks; ++k) {
-    Track track{process + 1, own};
+    Track track{row + 1, own};
     // The lane's own number where it is free; a number above all others where it is not.
     if (k > 0 || own < 0 || used.contains(own))
       track.tid = used.empty() ? 1 : std::max<std::int64_t>(*used.rbegin(), 0) + 1;
@@ -347,7 +354,7 @@ std::vector<Track> ChromeTrace::name_tracks(std::uint32_t row, std::uint32_t lan
     const std::string suffix = k == 0 ? "" : k == 1 ? " (overlap)" : fmt::format(" (overlap {})", k);
     metadata("thread_name", track.pid, track.tid, "name", name + suffix);
     metadata("thread_sort_index", track.pid, track.tid, "sort_index",
-             static_cast<std::int64_t>(local) * 4 + std::min(k, 3u));
+             (host ? 0 : kStreamsBelow) + static_cast<std::int64_t>(local) * 4 + std::min(k, 3u));
     out.push_back(track);
   }
   return out;
@@ -396,13 +403,9 @@ void ChromeTrace::rank(std::uint32_t row) {
   slot_of_op_.assign(t ? t->ops.size() : 0, kNone);
   const std::string host = t && !t->host.empty() ? " on " + t->host : "";
   const std::string gpu = t && !t->devices.empty() ? " (" + t->devices.front().name + ")" : "";
-  const std::int64_t pid = 2 * std::int64_t{row} + 1;
-  metadata("process_name", pid, 0, "name", fmt::format("rank {} CPU{}", k.rank, host));
-  metadata("process_labels", pid, 0, "labels", std::string_view("CPU"));
+  const std::int64_t pid = std::int64_t{row} + 1;
+  metadata("process_name", pid, 0, "name", fmt::format("rank {}{}{}", k.rank, host, gpu));
   metadata("process_sort_index", pid, 0, "sort_index", pid);
-  metadata("process_name", pid + 1, 0, "name", fmt::format("rank {} GPU{}", k.rank, gpu));
-  metadata("process_labels", pid + 1, 0, "labels", std::string_view("GPU"));
-  metadata("process_sort_index", pid + 1, 0, "sort_index", pid + 1);
   for (std::uint32_t l = k.first_lane; l < k.first_lane + k.lanes; ++l) {
     lane(row, l, true);
     lane(row, l, false);
@@ -533,7 +536,7 @@ void ChromeTrace::critical_path() {
   }
   sort_by_begin(slices);
   const std::uint32_t count = assign_tracks(slices, false, track_);
-  const std::int64_t pid = 2 * static_cast<std::int64_t>(g_.ranks.size()) + 1;
+  const std::int64_t pid = static_cast<std::int64_t>(g_.ranks.size()) + 1;
   metadata("process_name", pid, 0, "name", std::string_view("critical path"));
   metadata("process_sort_index", pid, 0, "sort_index", std::int64_t{-1});
   for (std::uint32_t k = 0; k < count; ++k) {
