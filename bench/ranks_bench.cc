@@ -30,9 +30,7 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 double ms(Ns t) { return static_cast<double>(t) / 1e6; }
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 struct Job {
   TraceSet traces;
@@ -126,7 +124,8 @@ void against_truth(const std::string& name, const Job& job, const Json& truth) {
     if (s.number != first || !truth["breakdown"].contains(key)) continue;
     const Json& b = truth["breakdown"][key];
     ++ranks;
-    ours["compute"] += ms(t.replayed_classes.exposed_compute), theirs["compute"] += b["exposed_compute_ms"].get<double>();
+    ours["compute"] += ms(t.replayed_classes.exposed_compute),
+        theirs["compute"] += b["exposed_compute_ms"].get<double>();
     ours["overlap"] += ms(t.replayed_classes.overlapped), theirs["overlap"] += b["overlapped_ms"].get<double>();
     ours["comm"] += ms(t.replayed_classes.exposed_comm), theirs["comm"] += b["exposed_comm_ms"].get<double>();
     ours["other"] += ms(t.replayed_classes.other);
@@ -151,8 +150,7 @@ void against_truth(const std::string& name, const Job& job, const Json& truth) {
   for (const CommRow& k : c.rows) {
     for (const Step& s : g.steps) {
       if (s.rank != k.rank || s.number != first || k.start < s.begin || k.start >= s.end || k.transfer < 0) continue;
-      const std::string group =
-          k.parts != 0 ? "pp" : k.group == kNone ? "none" : short_name(c.groups[k.group].label);
+      const std::string group = k.parts != 0 ? "pp" : k.group == kNone ? "none" : short_name(c.groups[k.group].label);
       transfer[{k.rank, group}] += ms(k.transfer);
     }
   }
@@ -169,7 +167,8 @@ void against_truth(const std::string& name, const Job& job, const Json& truth) {
   }
   fmt::print("{:<12} {:>6} {:>11.3f} {:>11.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>9.2f} {:>9.2f} {:>10.2f}\n", name,
              g.ranks.size(), truth_ms, iteration(g, r), off(iteration(g, r), truth_ms), worst_step, worst_class,
-             worst_clock, c.expected == 0 ? 100.0 : 100.0 * static_cast<double>(c.matched) / static_cast<double>(c.expected),
+             worst_clock,
+             c.expected == 0 ? 100.0 : 100.0 * static_cast<double>(c.matched) / static_cast<double>(c.expected),
              worst_transfer);
 }
 
@@ -179,8 +178,9 @@ std::string change(const Json& base, const Json& target, double truth_ms, Job& j
   const auto number = [](const Json& j, const char* k) { return j.contains(k) ? j[k].get<double>() : 1.0; };
   for (const auto& [key, value] : target.items()) {
     if (base.contains(key) && base[key] == value) continue;
-    static const std::vector<std::string> ours = {"launch_factor", "cpu_factor", "gemm_factor",   "net_intra",
-                                                  "net_inter",     "straggler",  "straggler_pct", "name", "seed"};
+    static const std::vector<std::string> ours = {"launch_factor", "cpu_factor", "gemm_factor",
+                                                  "net_intra",     "net_inter",  "straggler",
+                                                  "straggler_pct", "name",       "seed"};
     if (std::find(ours.begin(), ours.end(), key) == ours.end()) return "";
   }
   ExecGraph& g = job.build.graph;
@@ -197,7 +197,8 @@ std::string change(const Json& base, const Json& target, double truth_ms, Job& j
     done += fmt::format(" ({:+.2f}% with that alone), launches {}x", off(alone, truth_ms), f);
   }
   if (const double f = number(target, "gemm_factor"); f != number(base, "gemm_factor")) {
-    scale_kernels(g, job.traces, [](std::string_view n) { return n.find("gemm") != std::string_view::npos; }, f);
+    scale_kernels(
+        g, job.traces, [](std::string_view n) { return n.find("gemm") != std::string_view::npos; }, f);
     done += fmt::format(" gemm {}x", f);
   }
   if (const double f = number(target, "net_intra"); f != 1) {
@@ -211,8 +212,8 @@ std::string change(const Json& base, const Json& target, double truth_ms, Job& j
   if (target.value("straggler", -1) == -1 && base.value("straggler", -1) != -1) {
     for (const Straggler& s : find_stragglers(job.traces, job.build)) {
       remove_straggler(job.build, s);
-      done += fmt::format(" without straggler (rank {}, {}, {:.1f}% slower)",
-                          g.ranks[s.rank].rank, name_of(s.kind), 100 * (s.slower - 1));
+      done += fmt::format(" without straggler (rank {}, {}, {:.1f}% slower)", g.ranks[s.rank].rank, name_of(s.kind),
+                          100 * (s.slower - 1));
     }
   }
   return done;
@@ -245,7 +246,8 @@ void simulated(const fs::path& data) {
       {
         const Json &a = base["config"], &b = truth["config"];
         bool same_job = true;
-        for (const char* k : {"tp", "pp", "dp", "vpp", "layers", "hidden", "ffn", "heads", "seq", "mbs", "microbatches"})
+        for (const char* k :
+             {"tp", "pp", "dp", "vpp", "layers", "hidden", "ffn", "heads", "seq", "mbs", "microbatches"})
           same_job = same_job && a.value(k, 0) == b.value(k, 0);
         if (!same_job) continue;
       }
@@ -301,8 +303,8 @@ void speed(const fs::path& data) {
   fmt::print("\n4. From files to answer (bound: gpt3-15b/base under 5 s on two cores and under 1 GB in all)\n");
   fmt::print("{:<28} {:>9} {:>8} {:>9} {:>8} {:>8} {:>8} {:>12}\n", "set", "nodes", "total s", "import s", "graph s",
              "replay s", "report s", "peak RSS MB");
-  for (const fs::path& dir :
-       {data / "traces" / "nanogpt-8xh100", data / "oracle" / "gpt-skewed" / "base", data / "oracle" / "gpt3-15b" / "base"}) {
+  for (const fs::path& dir : {data / "traces" / "nanogpt-8xh100", data / "oracle" / "gpt-skewed" / "base",
+                              data / "oracle" / "gpt3-15b" / "base"}) {
     if (!fs::is_directory(dir)) continue;
     const double t0 = seconds();
     auto traces = import_traces({dir.string()});

@@ -6,10 +6,9 @@
 // (compute), at operators and calls (host), at collectives (network). Cost: what the iteration would be shorter by if
 // the rank were as fast as the median of its peers and nothing else changed, from a replay without it. It can be
 // nothing: a slow rank in a stage that waits anyway costs nothing. The costs of two stragglers do not add up.
-#include "whatif/whatif.h"
-
 #include "reports/names.h"
 #include "reports/reports.h"
+#include "whatif/whatif.h"
 
 namespace orrery {
 namespace {

@@ -41,7 +41,8 @@ std::vector<LinkLatency> learn_latencies(const Communication& c) {
     if (!fresh) it->second = std::min(it->second, m.transfer);
   }
   std::vector<LinkLatency> out;
-  for (const auto& [key, latency] : least) out.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), latency});
+  for (const auto& [key, latency] : least)
+    out.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), latency});
   return out;
 }
 

@@ -99,8 +99,7 @@ KindOfMeeting kind_of(const Communication& c, const Meeting& m) {
 
 void find_slow_links(const Communication& c, std::size_t ranks, std::vector<Straggler>& out) {
   std::map<KindOfMeeting, std::vector<double>> transfers;
-  for (const Meeting& m : c.meetings)
-    transfers[kind_of(c, m)].push_back(static_cast<double>(m.transfer));
+  for (const Meeting& m : c.meetings) transfers[kind_of(c, m)].push_back(static_cast<double>(m.transfer));
   std::map<KindOfMeeting, double> usual;
   for (const auto& [kind, t] : transfers) usual[kind] = median(t);
   std::vector<std::vector<double>> ratios(ranks);
