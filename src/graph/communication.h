@@ -72,6 +72,7 @@ struct CommRow {               // one communication kernel
 struct Member {
   std::uint32_t row = 0;  // row of Communication::rows
   bool waits = true;      // false: it left before the last arrived (root of a broadcast, a buffered send)
+  Ns transfer = 0;        // its time from the last arrival (from its own where it does not wait) to its end
 };
 
 struct Meeting {                         // one collective, or one send with its receive
@@ -80,7 +81,7 @@ struct Meeting {                         // one collective, or one send with its
   CommOp op = CommOp::other;
   std::uint32_t missing = 0;  // members without a trace
   Ns arrival = 0;             // of the last member, measured; of a missing one as its end told
-  Ns transfer = 0;            // from there to the end
+  Ns transfer = 0;            // from there to the end, median of the members that wait
   NodeId node = kNoNode;      // the rendezvous
 };
 
@@ -93,6 +94,7 @@ struct HostClock {
   Ns at = 0;
   std::uint32_t observations = 0;  // ends of collectives that it was fitted on
   Ns spread = 0;                   // median distance of those from the fit
+  Ns error() const;                // standard error of the offset, from the spread and their number
   Ns offset_at(Ns t) const { return offset + static_cast<Ns>(drift_ppm * 1e-6 * static_cast<double>(t - at)); }
 };
 

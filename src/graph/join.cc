@@ -257,12 +257,6 @@ class Joiner {
     if (follower[meeting] != kNone) arrive(follower[meeting]);
   }
 
-  // Time from the meeting to the end of the row's kernel.
-  Ns transfer_of(const Meeting& m, const CommRow& c) const {
-    if (is_barrier(m.op) || m.op == CommOp::send) return std::min(m.transfer, c.end - c.start);
-    return std::clamp<Ns>(c.end - std::max(m.arrival, c.start), 0, c.end - c.start);
-  }
-
   // The second half of the kernel at the lane's head. False: it waits for a meeting.
   bool transfer(std::uint32_t l, std::uint32_t n) {
     Lane& lane = lanes[l];
@@ -270,14 +264,14 @@ class Joiner {
     CommRow& c = comm.rows[row];
     Ns least = INT64_MAX, most = 0;
     for (std::uint32_t k = first_meeting[row]; k < first_meeting[row + 1]; ++k) {
-      const Meeting& m = comm.meetings[meeting_of[k].meeting];
-      if (!comm.members[meeting_of[k].member].waits) continue;
-      if (m.node == kNoNode) {
+      const Member& member = comm.members[meeting_of[k].member];
+      if (!member.waits) continue;
+      if (comm.meetings[meeting_of[k].meeting].node == kNoNode) {
         wait(l, waiters[meeting_of[k].meeting]);
         return false;
       }
-      least = std::min(least, transfer_of(m, c));
-      most = std::max(most, transfer_of(m, c));
+      least = std::min(least, member.transfer);
+      most = std::max(most, member.transfer);
     }
     const bool waits = least != INT64_MAX;
     if (!waits) least = most = c.end - c.start;
@@ -286,9 +280,9 @@ class Joiner {
     const std::uint32_t node = add_node(p, n, lane.rank, least, c.end - least, 0);
     if (!waits) add_edge(c.node, EdgeKind::collective, 0);
     for (std::uint32_t k = first_meeting[row]; waits && k < first_meeting[row + 1]; ++k) {
-      if (!comm.members[meeting_of[k].member].waits) continue;
-      const Meeting& m = comm.meetings[meeting_of[k].meeting];
-      add_edge(raw(m.node), EdgeKind::collective, transfer_of(m, c) - least);
+      const Member& member = comm.members[meeting_of[k].member];
+      if (!member.waits) continue;
+      add_edge(raw(comm.meetings[meeting_of[k].meeting].node), EdgeKind::collective, member.transfer - least);
       ++quality[lane.rank].edges[static_cast<std::size_t>(EdgeKind::collective)];
     }
     close_node();

@@ -1,9 +1,12 @@
 // Transfer and waiting of each meeting.
 //
-// A collective ends when the last member has arrived and the data are through: end = latest start + transfer. Its
-// transfer is the least duration over the members (that of the last to arrive), which needs no clocks. Where a member
-// may end before another has arrived (the root of a broadcast, the sources of a reduce, a buffered send), those that
-// did are told by the times and do not wait. In an all-to-all each member has a transfer of its own.
+// A collective ends when the last member has arrived and the data are through: a member's transfer is its end less the
+// latest start. Members end together but for the skew with which a ring completes, so each has a transfer of its own;
+// a common one (the least duration, say) would lose that skew, and what waits for the slowest member with it. On the
+// last arrival's host that needs no clocks. Across hosts it needs them to be better than a twentieth of the transfer;
+// where they are not, members of another host take the transfer of the last arrival's host, and of their own ends only
+// the differences among themselves. Where a member may end before another has arrived (the root of a broadcast, the
+// sources of a reduce, a buffered send), those that did are told by the times and do not wait.
 // A member without a trace is taken to have arrived when the end says so: at the end less the transfer that the same
 // operation, size and group take elsewhere.
 #include <algorithm>
@@ -23,6 +26,45 @@ struct Kind {  // meetings that take alike
   std::uint32_t group;
   auto operator<=>(const Kind&) const = default;
 };
+
+Ns median(std::vector<Ns> v) {
+  const auto mid = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
+  std::nth_element(v.begin(), mid, v.end());
+  return *mid;
+}
+
+// The transfer of each member, from the arrival of the last.
+void share_out(Communication& out, Meeting& m) {
+  const auto row = [&](std::uint32_t k) -> const CommRow& { return out.rows[out.members[m.first + k].row]; };
+  const auto host = [&](std::uint32_t k) { return out.clock_of_rank[row(k).rank]; };
+  std::uint32_t last = 0;
+  Ns error = 0;
+  for (std::uint32_t k = 0; k < m.members; ++k) {
+    if (row(k).start > row(last).start) last = k;
+    error = std::max(error, host(k) == 0 ? 0 : out.clocks[host(k)].error());
+  }
+  const bool exact = error <= std::max<Ns>(2'000, m.transfer / 20);
+  std::vector<Ns> there, waiting;
+  for (std::uint32_t k = 0; k < m.members; ++k) {
+    Member& member = out.members[m.first + k];
+    const CommRow& c = row(k);
+    member.transfer = member.waits ? std::clamp<Ns>(c.end - m.arrival, 0, c.end - c.start) : c.end - c.start;
+    if (member.waits && host(k) == host(last)) there.push_back(member.transfer);
+  }
+  for (std::uint32_t k = 0; k < m.members; ++k) {
+    Member& member = out.members[m.first + k];
+    if (!member.waits) continue;
+    if (!exact && host(k) != host(last) && !there.empty()) {
+      std::vector<Ns> ends;
+      for (std::uint32_t j = 0; j < m.members; ++j)
+        if (host(j) == host(k)) ends.push_back(row(j).end);
+      const Ns own = median(there) + row(k).end - median(std::move(ends));
+      member.transfer = std::clamp<Ns>(own, 0, row(k).end - row(k).start);
+    }
+    waiting.push_back(member.transfer);
+  }
+  if (!waiting.empty()) m.transfer = median(std::move(waiting));
+}
 
 }  // namespace
 
@@ -97,7 +139,7 @@ Status weigh_meetings(const std::vector<RankComm>& ranks, Communication& out, No
       }
       if (waited != INT64_MAX) least = waited;
     }
-    m.transfer = least;
+    m.transfer = least;  // until the arrivals of those without a trace are told
     (m.missing == 0 ? complete : partial)[kind_of(m)].push_back(least);
     out.meetings[kept++] = m;
   }
@@ -138,6 +180,7 @@ Status weigh_meetings(const std::vector<RankComm>& ranks, Communication& out, No
   notes.add("members-without-trace", Severity::warning, absent, first_absent,
             "collectives of which some members have no trace here: those are taken to arrive when the observed end "
             "says so, and keep that pace whatever else changes");
+  for (Meeting& m : out.meetings) share_out(out, m);
   if (out.alone != 0) {
     std::string example;
     for (const CommRow& c : out.rows)
