@@ -75,6 +75,16 @@ TEST(ImportRepairs, OddNumbers) {
   EXPECT_EQ(t->ops.corr[3], 3);
   EXPECT_EQ(t->lanes.tid[raw(t->ops.lane[3])], 7);
   expect_note(*t, "odd-number", 6, "\"a\" at ts 007 dur +5");
+  const auto base = import_text(document({cpu_op("a", "1", "1")}, "\"baseTimeNanoseconds\": +5"));
+  ORRERY_IMPORTED(base);
+  EXPECT_EQ(base->ops.start[0], 1005);
+  expect_note(*base, "odd-number", 1, "baseTimeNanoseconds +5");
+  const auto flow =
+      import_text(document({cpu_op("a", "1", "1"),
+                            R"({"ph": "s", "cat": "ac2g", "id": 07, "name": "ac2g", "pid": 1, "tid": 100, "ts": 1})"}));
+  ORRERY_IMPORTED(flow);
+  EXPECT_EQ(flow->flows.id[0], 7);
+  expect_note(*flow, "odd-number", 1, "ac2g");
   // An id that is no whole number is no id.
   const auto half = import_text(document({launch("cudaLaunchKernel", "1", "1", "2.5"), cpu_op("a", "5", "1")}));
   ORRERY_IMPORTED(half);

@@ -458,6 +458,8 @@ void EventParser::State::flow(Ns ts, bool finish) {
       return;
     }
     id = static_cast<std::int64_t>(v);
+  } else {
+    count_odd_number(s);
   }
   b->flows.id.push_back(id);
   b->flows.ts.push_back(ts);

@@ -207,9 +207,12 @@ void read_metadata(const std::vector<MetadataMember>& members, RankTrace& t) {
       while (!s.empty() && is_json_space(s.back())) s.remove_suffix(1);
       if (s.size() >= 2 && s.front() == '"') s = s.substr(1, s.size() - 2);
       std::int64_t base = 0;
-      if (read_int(s, base) == NumberState::ok)
-        t.base_ns = base;
-      else
+      const bool read = read_int(s, base) == NumberState::ok;
+      if (read) t.base_ns = base;
+      if (read && !plainly_written(s))
+        t.notes.add("odd-number", Severity::warning, 1, "baseTimeNanoseconds " + quote_for_people(s, 40),
+                    "read as the whole number that it is");
+      if (!read)
         t.notes.add(
             "base-time-unreadable", Severity::warning, 1, quote_for_people(s, 60),
             "baseTimeNanoseconds is no 64-bit integer: times are relative and cannot be compared between ranks");
