@@ -43,7 +43,7 @@ struct OpTable {
   std::vector<std::int64_t> ext;   // "External id"; 0 = none. In older files the correlation: link with care
   std::vector<std::uint32_t> extra;
 
-  std::size_t size() const { return start.size(); }
+  std::size_t size() const { return name.size(); }
   Ns end(std::size_t i) const { return start[i] + dur[i]; }
 };
 
@@ -151,6 +151,7 @@ struct ProcessGroup {  // distributedInfo.pg_config
 struct RankTrace {
   std::string file;             // as given on the command line or found in a directory
   std::int64_t rank = -1;       // -1 until resolved
+  std::uint32_t place = 0;      // among all that were read, in no order; told to ImportOptions::on_trace
   std::int64_t world_size = 0;  // 0 = unknown
   std::string host;             // "" = unknown
   std::int64_t base_ns = 0;     // baseTimeNanoseconds, already added to every time
@@ -184,6 +185,24 @@ struct RankTrace {
     const std::string_view name = name_of(i);
     return std::string(name.substr(0, kLongest)) + (name.size() > kLongest ? "..." : "") + " at ts " +
            std::to_string((ops.start[raw(i)] - base_ns) / 1000) + " us";
+  }
+
+  // Frees what nobody asks for once the graph is built and nothing is exported: all of the rows but name, lane and kind
+  // of each (9 bytes of some 55).
+  void keep_names() {
+    OpTable kept;
+    kept.name = std::move(ops.name);
+    kept.lane = std::move(ops.lane);
+    kept.kind = std::move(ops.kind);
+    ops = std::move(kept);
+    op_args = {};
+    python_args = {};
+    kernel_args = {};
+    copy_args = {};
+    comm_args = {};
+    sync_args = {};
+    flows = {};
+    memory = {};
   }
 };
 

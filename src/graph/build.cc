@@ -4,6 +4,7 @@
 #include <tbb/task_arena.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <thread>
 
@@ -59,72 +60,85 @@ GraphBuilder::~GraphBuilder() = default;
 GraphBuilder::GraphBuilder(GraphBuilder&&) noexcept = default;
 GraphBuilder& GraphBuilder::operator=(GraphBuilder&&) noexcept = default;
 
-Status GraphBuilder::build(const TraceSet& traces, const GraphOptions& options, GraphBuild& out) {
+void GraphBuilder::reserve(unsigned workers) {
+  while (rooms_.size() < workers) rooms_.push_back(std::make_unique<Room>());
+}
+
+Status GraphBuilder::draft(const RankTrace& trace, const GraphOptions& options, unsigned worker, RankGraph& out) {
+  if (!times_fit(trace)) {
+    return fail("times too far apart for one graph (tens of years)", trace.file,
+                "one broken time stamp can do this: see the events with the smallest and largest ts");
+  }
+  Room& room = *rooms_[worker];
+  draft_rank(trace, options, room.draft);
+  collect_communication(room.draft, out.communication);
+  assemble(room.draft, 0, room.scratch, out.graph);
+  for (CommRow& c : out.communication.rows) c.node = c.last = room.scratch.place[c.node];
+  out.quality = room.draft.quality;
+  std::swap(out.notes, room.draft.notes);
+  return {};
+}
+
+Status GraphBuilder::join(const TraceSet& traces, const GraphOptions& options, std::vector<RankGraph>& ranks,
+                          GraphBuild& out) {
   out.quality.clear();
   out.notes.rows.clear();
-  out.graph.clear();
-  const std::size_t ranks = traces.ranks.size();
-  const unsigned cores = std::max(1u, options.threads != 0 ? options.threads : std::thread::hardware_concurrency());
-  const std::size_t side_by_side = std::min<std::size_t>(cores, ranks);
-  while (rooms_.size() < side_by_side) rooms_.push_back(std::make_unique<Room>());
-
-  for (const RankTrace& t : traces.ranks) {
-    if (!times_fit(t)) {
-      return fail("times too far apart for one graph (tens of years)", t.file,
-                  "one broken time stamp can do this: see the events with the smallest and largest ts");
-    }
-  }
-
-  const bool joined = (options.without_edges >> static_cast<unsigned>(EdgeKind::collective) & 1u) == 0;
-  pieces_.resize(ranks);
-  std::vector<RankComm> communication(ranks);
   out.communication.clear();
-
-  tbb::task_arena arena(static_cast<int>(std::min(cores, std::max(1u, std::thread::hardware_concurrency()))));
-  for (std::size_t first = 0; first < ranks; first += side_by_side) {
-    const std::size_t batch = std::min(side_by_side, ranks - first);
-    auto draft = [&](std::size_t k) {
-      Room& room = *rooms_[k];
-      const std::size_t row = first + k;
-      draft_rank(traces.ranks[row], options, room.draft);
-      collect_communication(room.draft, communication[row]);
-      // one rank alone is assembled in place
-      assemble(room.draft, static_cast<std::uint32_t>(row), room.scratch, ranks == 1 ? out.graph : pieces_[row]);
-      for (CommRow& c : communication[row].rows) c.node = c.last = room.scratch.place[c.node];
-    };
-    if (batch == 1) {
-      draft(0);
-    } else {
-      arena.execute([&] { tbb::parallel_for(std::size_t{0}, batch, draft); });
-    }
-    for (std::size_t k = 0; k < batch; ++k) {
-      out.quality.push_back(rooms_[k]->draft.quality);
-      out.notes.merge(rooms_[k]->draft.notes);
-    }
-  }
   std::uint64_t nodes = 0, edges = 0;
-  for (std::size_t row = 0; row < ranks && ranks > 1; ++row) {
-    nodes += pieces_[row].size() + 2 * communication[row].rows.size();
-    edges += pieces_[row].edges() + 4 * communication[row].rows.size();
+  for (std::size_t k = 0; k < ranks.size(); ++k) {
+    RankGraph& r = ranks[k];
+    r.graph.ranks.front().rank = r.communication.rank = traces.ranks[k].rank;
+    r.graph.ranks.front().trace = static_cast<std::uint32_t>(k);
+    out.quality.push_back(r.quality);
+    out.notes.merge(r.notes);
+    nodes += r.graph.size() + 2 * r.communication.rows.size();
+    edges += r.graph.edges() + 4 * r.communication.rows.size();
     if (nodes < kNone / 2 && edges < kNone / 2) continue;
-    return fail("too many events for one graph (over two billion nodes or edges)", traces.ranks[row].file,
+    return fail("too many events for one graph (over two billion nodes or edges)", traces.ranks[k].file,
                 "give fewer ranks or steps");
   }
-  if (joined && ranks > 1) {
-    if (Status s = check_same_job(communication); !s) return s;
+  const bool joined = (options.without_edges >> static_cast<unsigned>(EdgeKind::collective) & 1u) == 0;
+  if (joined) {
+    if (Status s = check_same_job(ranks); !s) return s;
   }
-  match_communication(communication, out.communication, out.notes);
-  if (ranks > 1) {
+  match_communication(ranks, out.communication, out.notes);
+  if (ranks.size() == 1) {
+    std::swap(out.graph, ranks.front().graph);
+    if (Status s = weigh_meetings(ranks, out.communication, out.notes); !s) return s;
+  } else {
     if (!joined) out.communication.meetings.clear();
-    fit_clocks(communication, out.communication, out.notes);
-    if (Status s = weigh_meetings(communication, out.communication, out.notes); !s) return s;
-    join(pieces_, out.communication, out.quality, out.notes, out.graph);
+    fit_clocks(ranks, out.communication, out.notes);
+    if (Status s = weigh_meetings(ranks, out.communication, out.notes); !s) return s;
+    join_graphs(ranks, out);
   }
   if (out.graph.size() == 0) {
     return fail("no CPU or GPU work in the trace", traces.ranks.empty() ? "" : traces.ranks.front().file,
                 "record with ProfilerActivity.CPU and ProfilerActivity.CUDA");
   }
   return {};
+}
+
+Status GraphBuilder::build(const TraceSet& traces, const GraphOptions& options, GraphBuild& out) {
+  const std::size_t ranks = traces.ranks.size();
+  const unsigned cores = std::max(1u, options.threads != 0 ? options.threads : std::thread::hardware_concurrency());
+  const auto side_by_side = static_cast<unsigned>(std::min<std::size_t>(cores, ranks));
+  reserve(side_by_side);
+  ranks_.resize(ranks);
+  std::vector<Status> failed(ranks);
+  if (ranks == 1) std::swap(ranks_.front().graph, out.graph);  // one rank is assembled in place
+  std::atomic<std::size_t> next{0};
+  const auto work = [&](unsigned worker) {
+    for (std::size_t k = next++; k < ranks; k = next++) failed[k] = draft(traces.ranks[k], options, worker, ranks_[k]);
+  };
+  if (side_by_side <= 1) {
+    work(0);
+  } else {
+    tbb::task_arena arena(static_cast<int>(std::min(cores, std::max(1u, std::thread::hardware_concurrency()))));
+    arena.execute([&] { tbb::parallel_for(0u, side_by_side, work); });
+  }
+  for (const Status& s : failed)
+    if (!s) return s;
+  return join(traces, options, ranks_, out);
 }
 
 Result<GraphBuild> build_graph(const TraceSet& traces, const GraphOptions& options) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/trace.h"
+#include "graph/comm_rows.h"
 #include "graph/communication.h"
 #include "graph/exec_graph.h"
 
@@ -38,6 +39,14 @@ struct GraphBuild {
   Notes notes;
 };
 
+// One rank by itself, before the ranks are joined. Its times are in its own host's clock.
+struct RankGraph {
+  ExecGraph graph;
+  RankQuality quality;
+  RankComm communication;
+  Notes notes;
+};
+
 // Builds graphs one after the other with the same buffers: first touch of memory costs more than the work itself.
 class GraphBuilder {
  public:
@@ -48,13 +57,21 @@ class GraphBuilder {
 
   // `out` is overwritten; its buffers are reused. Ranks are drafted side by side on options.threads threads, then
   // joined where their collectives meet. Without EdgeKind::collective they stay apart, each in its own clock.
-  // Errors: no CPU or GPU work at all; too many nodes for 32 bits; ranks of different jobs or runs.
+  // Errors: no CPU or GPU work at all; too many nodes for 32 bits; times that no graph holds; ranks of different jobs
+  // or runs.
   Status build(const TraceSet& traces, const GraphOptions& options, GraphBuild& out);
+
+  // The two halves of build, for rows that need not stay: nothing after `draft` reads more of a trace than its names.
+  // draft: one rank; several threads may draft at once, each as another `worker` < workers (see reserve).
+  // join: all ranks, in the order of traces.ranks; a single rank's graph moves into `out`.
+  void reserve(unsigned workers);
+  Status draft(const RankTrace& trace, const GraphOptions& options, unsigned worker, RankGraph& out);
+  Status join(const TraceSet& traces, const GraphOptions& options, std::vector<RankGraph>& ranks, GraphBuild& out);
 
  private:
   struct Room;
-  std::vector<std::unique_ptr<Room>> rooms_;  // one a thread
-  std::vector<ExecGraph> pieces_;             // one a rank
+  std::vector<std::unique_ptr<Room>> rooms_;  // one a worker
+  std::vector<RankGraph> ranks_;              // of build
 };
 
 // The same for one graph.

@@ -119,13 +119,14 @@ Ns HostClock::error() const {
   return std::llround(1.4826 * 1.2533 * static_cast<double>(spread) / std::sqrt(static_cast<double>(observations)));
 }
 
-void fit_clocks(const std::vector<RankComm>& ranks, Communication& out, Notes& notes) {
+void fit_clocks(const std::vector<RankGraph>& ranks, Communication& out, Notes& notes) {
   out.clocks.clear();
   out.clock_of_rank.assign(ranks.size(), kNone);
   std::map<std::string, std::uint32_t> hosts;
   for (std::uint32_t r = 0; r < ranks.size(); ++r) {
-    const auto [it, fresh] = hosts.try_emplace(host_of(ranks[r]), static_cast<std::uint32_t>(out.clocks.size()));
-    if (fresh) out.clocks.push_back({.host = ranks[r].host, .ranks = {}});
+    const auto [it, fresh] =
+        hosts.try_emplace(host_of(ranks[r].communication), static_cast<std::uint32_t>(out.clocks.size()));
+    if (fresh) out.clocks.push_back({.host = ranks[r].communication.host, .ranks = {}});
     out.clocks[it->second].ranks.push_back(r);
     out.clock_of_rank[r] = it->second;
   }
@@ -202,7 +203,7 @@ void fit_clocks(const std::vector<RankComm>& ranks, Communication& out, Notes& n
   for (const HostClock& c : out.clocks) {
     if (c.known) continue;
     ++untied;
-    if (first.empty()) first = "host of rank " + std::to_string(ranks[c.ranks.front()].rank);
+    if (first.empty()) first = "host of rank " + std::to_string(ranks[c.ranks.front()].communication.rank);
   }
   notes.add("clock-unknown", Severity::warning, untied, first,
             "no collective ties the clock of the host to that of the first: its times are taken as they are");

@@ -100,14 +100,14 @@ std::string label_of(const Identity& id, const GroupSeen& seen) {
 
 }  // namespace
 
-std::vector<std::vector<std::uint32_t>> resolve_groups(const std::vector<RankComm>& ranks, Communication& out) {
+std::vector<std::vector<std::uint32_t>> resolve_groups(const std::vector<RankGraph>& ranks, Communication& out) {
   std::vector<std::vector<std::uint32_t>> global(ranks.size());
   std::map<Identity, std::uint32_t> known;
   std::vector<Identity> identity;                // by group
   std::vector<std::set<std::uint32_t>> members;  // by group: rows of `ranks`
   for (std::uint32_t r = 0; r < ranks.size(); ++r) {
-    for (const GroupSeen& seen : ranks[r].groups) {
-      Identity id = identify(ranks[r], seen);
+    for (const GroupSeen& seen : ranks[r].communication.groups) {
+      Identity id = identify(ranks[r].communication, seen);
       // several names of one rank that look alike otherwise are several communicators
       while (known.contains(id) && members[known[id]].contains(r)) ++id.ordinal;
       const auto [it, fresh] = known.try_emplace(id, static_cast<std::uint32_t>(out.groups.size()));

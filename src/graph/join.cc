@@ -17,9 +17,8 @@ namespace {
 
 class Joiner {
  public:
-  Joiner(std::vector<ExecGraph>& graphs, Communication& communication, std::vector<RankQuality>& q, Notes& n,
-         ExecGraph& out)
-      : pieces(graphs), comm(communication), quality(q), notes(n), g(out) {}
+  Joiner(const std::vector<RankGraph>& ranks, GraphBuild& out)
+      : pieces(ranks), comm(out.communication), quality(out.quality), notes(out.notes), g(out.graph) {}
 
   void run() {
     prepare();
@@ -80,11 +79,11 @@ class Joiner {
     row_of.resize(ranks);
     std::uint32_t first_lane = 0;
     std::size_t nodes = 0;
-    for (std::uint32_t r = 0; r < ranks; ++r) nodes += pieces[r].size();
+    for (std::uint32_t r = 0; r < ranks; ++r) nodes += pieces[r].graph.size();
     order.resize(nodes);
     std::uint32_t base = 0;
     for (std::uint32_t r = 0; r < ranks; ++r) {
-      const ExecGraph& p = pieces[r];
+      const ExecGraph& p = pieces[r].graph;
       place[r].assign(p.size(), kNone);
       const std::uint32_t count = p.ranks.front().lanes;
       std::vector<std::uint32_t> fill(count + 2, 0);
@@ -107,7 +106,7 @@ class Joiner {
     }
     for (auto& rows : row_of) std::sort(rows.begin(), rows.end());
     node_waiters.resize(ranks);
-    for (std::uint32_t r = 0; r < ranks; ++r) node_waiters[r].assign(pieces[r].size(), kNone);
+    for (std::uint32_t r = 0; r < ranks; ++r) node_waiters[r].assign(pieces[r].graph.size(), kNone);
   }
 
   // A rank's time in the clock of the first host.
@@ -127,8 +126,8 @@ class Joiner {
   void make_room() {
     std::size_t nodes = comm.meetings.size(), edges = 0;
     for (std::size_t r = 0; r < pieces.size(); ++r) {
-      nodes += pieces[r].size() + row_of[r].size();
-      edges += pieces[r].edges() + row_of[r].size();
+      nodes += pieces[r].graph.size() + row_of[r].size();
+      edges += pieces[r].graph.edges() + row_of[r].size();
     }
     edges += meeting_of.size() * 2 + comm.meetings.size();
     g.duration.reserve(nodes);
@@ -188,7 +187,7 @@ class Joiner {
 
   void follow(std::uint32_t l) {
     Lane& lane = lanes[l];
-    const ExecGraph& p = pieces[lane.rank];
+    const ExecGraph& p = pieces[lane.rank].graph;
     std::vector<std::uint32_t>& placed = place[lane.rank];
     const auto& rows = row_of[lane.rank];
     const bool device = lane.at < lane.end && p.kind[order[lane.at]] != NodeKind::host;
@@ -276,7 +275,7 @@ class Joiner {
     const bool waits = least != INT64_MAX;
     if (!waits) least = most = c.end - c.start;
     c.transfer = most;
-    const ExecGraph& p = pieces[lane.rank];
+    const ExecGraph& p = pieces[lane.rank].graph;
     const std::uint32_t node = add_node(p, n, lane.rank, least, c.end - least, 0);
     if (!waits) add_edge(c.node, EdgeKind::collective, 0);
     for (std::uint32_t k = first_meeting[row]; waits && k < first_meeting[row + 1]; ++k) {
@@ -324,7 +323,7 @@ class Joiner {
 
   void finish() {
     for (std::uint32_t r = 0; r < pieces.size(); ++r) {
-      for (Step step : pieces[r].steps) {
+      for (Step step : pieces[r].graph.steps) {
         step.rank = r;
         step.begin = common(r, step.begin);
         step.end = common(r, step.end);
@@ -343,7 +342,7 @@ class Joiner {
     std::uint32_t meeting, member;  // rows of Communication::meetings and ::members
   };
 
-  std::vector<ExecGraph>& pieces;
+  const std::vector<RankGraph>& pieces;
   Communication& comm;
   std::vector<RankQuality>& quality;
   Notes& notes;
@@ -362,10 +361,9 @@ class Joiner {
 
 }  // namespace
 
-void join(std::vector<ExecGraph>& pieces, Communication& comm, std::vector<RankQuality>& quality, Notes& notes,
-          ExecGraph& out) {
-  out.clear();
-  Joiner(pieces, comm, quality, notes, out).run();
+void join_graphs(const std::vector<RankGraph>& ranks, GraphBuild& out) {
+  out.graph.clear();
+  Joiner(ranks, out).run();
 }
 
 }  // namespace orrery

@@ -93,8 +93,8 @@ Place align(const Sequence& a, const Sequence& b, bool same_clock) {
 
 class Matcher {
  public:
-  Matcher(const std::vector<RankComm>& all, Communication& comm, Notes& n) : ranks(all), out(comm), notes(n) {
-    for (std::uint32_t r = 0; r < ranks.size(); ++r) row_of_rank.emplace(ranks[r].rank, r);
+  Matcher(const std::vector<RankGraph>& all, Communication& comm, Notes& n) : ranks(all), out(comm), notes(n) {
+    for (std::uint32_t r = 0; r < ranks.size(); ++r) row_of_rank.emplace(ranks[r].communication.rank, r);
   }
 
   void run() {
@@ -112,7 +112,7 @@ class Matcher {
     return {row, c.op, c.shape, c.step, c.start, c.end};
   }
   bool same_clock(std::uint32_t a, std::uint32_t b) const {
-    return host_of(ranks[out.rows[a].rank]) == host_of(ranks[out.rows[b].rank]);
+    return host_of(ranks[out.rows[a].rank].communication) == host_of(ranks[out.rows[b].rank].communication);
   }
 
   void gather() {
@@ -122,15 +122,15 @@ class Matcher {
       first_row.push_back(static_cast<std::uint32_t>(out.rows.size()));
       const auto group = [&](std::uint32_t local) { return local == kNone ? kNone : global[r][local]; };
       const auto first_part = static_cast<std::uint32_t>(out.parts.size());
-      for (CommPart p : ranks[r].parts) {
+      for (CommPart p : ranks[r].communication.parts) {
         p.group = group(p.group);
         out.parts.push_back(p);
       }
-      for (CommRow row : ranks[r].rows) {
+      for (CommRow row : ranks[r].communication.rows) {
         row.rank = r;
         row.group = group(row.group);
         row.first_part += first_part;
-        const std::string& name = ranks[r].op_names[row.op_name];
+        const std::string& name = ranks[r].communication.op_names[row.op_name];
         const auto [it, fresh] = names.try_emplace(name, static_cast<std::uint32_t>(out.op_names.size()));
         if (fresh) out.op_names.push_back(name);
         row.op_name = it->second;
@@ -201,7 +201,7 @@ class Matcher {
       CommGroup g;
       g.inferred = true;
       g.label = "ranks:";
-      for (const std::uint32_t r : c.rank) g.ranks.push_back(ranks[r].rank);
+      for (const std::uint32_t r : c.rank) g.ranks.push_back(ranks[r].communication.rank);
       std::sort(g.ranks.begin(), g.ranks.end());
       for (std::size_t k = 0; k < g.ranks.size(); ++k) g.label += (k == 0 ? "" : ",") + std::to_string(g.ranks[k]);
       g.size = std::ssize(g.ranks);
@@ -320,7 +320,8 @@ class Matcher {
         p = align(sequences[yard], sequences[k], same_clock(sequences[yard].front().row, sequences[k].front().row));
       if (!p.found) {
         notes.add("sequences-disagree", Severity::warning, 1,
-                  label(by_rank) + " on rank " + std::to_string(ranks[out.rows[sequences[k].front().row].rank].rank),
+                  label(by_rank) + " on rank " +
+                      std::to_string(ranks[out.rows[sequences[k].front().row].rank].communication.rank),
                   "a rank's collectives of a process group do not fit those of the others: kept at their measured "
                   "duration");
         continue;
@@ -379,7 +380,7 @@ class Matcher {
       const CommRow& c = out.rows[i];
       for (std::uint32_t k = 0; k < c.parts; ++k) {
         const CommPart& p = out.parts[c.first_part + k];
-        const std::int64_t own = ranks[c.rank].rank;
+        const std::int64_t own = ranks[c.rank].communication.rank;
         const std::pair key = p.send ? std::pair(own, p.peer) : std::pair(p.peer, own);
         pairs[key][p.send ? 0 : 1].push_back(
             {i, CommOp::send, static_cast<std::uint64_t>(p.bytes + 1), c.step, c.start, c.end});
@@ -420,7 +421,7 @@ class Matcher {
     if (c.parts != 0) return false;
     if (c.group == kNone) return ranks.size() > 1;
     for (const std::int64_t r : out.groups[c.group].ranks)
-      if (r != ranks[c.rank].rank && row_of_rank.contains(r)) return true;
+      if (r != ranks[c.rank].communication.rank && row_of_rank.contains(r)) return true;
     return out.groups[c.group].ranks.empty() && ranks.size() > 1;
   }
 
@@ -440,7 +441,7 @@ class Matcher {
       std::string& example = c.launched ? first : first_before;
       ++(c.launched ? unmatched : before);
       if (!example.empty()) continue;
-      example = out.op_names[c.op_name] + " on rank " + std::to_string(ranks[c.rank].rank);
+      example = out.op_names[c.op_name] + " on rank " + std::to_string(ranks[c.rank].communication.rank);
       if (c.group != kNone) example += " in " + out.groups[c.group].label;
     }
     if (ranks.size() < 2) return;
@@ -452,7 +453,7 @@ class Matcher {
               "duration");
   }
 
-  const std::vector<RankComm>& ranks;
+  const std::vector<RankGraph>& ranks;
   Communication& out;
   Notes& notes;
   std::unordered_map<std::int64_t, std::uint32_t> row_of_rank;
@@ -469,7 +470,7 @@ std::string host_of(const RankComm& rank) {
                          : "devices from " + std::to_string(rank.rank - rank.device);
 }
 
-void match_communication(const std::vector<RankComm>& ranks, Communication& out, Notes& notes) {
+void match_communication(const std::vector<RankGraph>& ranks, Communication& out, Notes& notes) {
   Matcher(ranks, out, notes).run();
 }
 

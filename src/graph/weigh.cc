@@ -68,10 +68,11 @@ void share_out(Communication& out, Meeting& m) {
 
 }  // namespace
 
-Status check_same_job(const std::vector<RankComm>& ranks) {
+Status check_same_job(const std::vector<RankGraph>& ranks) {
   if (ranks.size() < 2) return {};
   const RankComm* first = nullptr;
-  for (const RankComm& r : ranks) {
+  for (const RankGraph& g : ranks) {
+    const RankComm& r = g.communication;
     if (r.world_size == 0) continue;
     if (first == nullptr) first = &r;
     if (r.world_size != first->world_size) {
@@ -83,7 +84,8 @@ Status check_same_job(const std::vector<RankComm>& ranks) {
   }
   // On one host one clock: recordings of one run overlap.
   std::map<std::string, const RankComm*> hosts;
-  for (const RankComm& r : ranks) {
+  for (const RankGraph& g : ranks) {
+    const RankComm& r = g.communication;
     if (r.window[1] <= r.window[0]) continue;
     const auto [it, fresh] = hosts.try_emplace(host_of(r), &r);
     if (fresh) continue;
@@ -98,7 +100,7 @@ Status check_same_job(const std::vector<RankComm>& ranks) {
   return {};
 }
 
-Status weigh_meetings(const std::vector<RankComm>& ranks, Communication& out, Notes& notes) {
+Status weigh_meetings(const std::vector<RankGraph>& ranks, Communication& out, Notes& notes) {
   // what each kind takes, of meetings all of whose members are here
   std::map<Kind, std::vector<Ns>> complete, partial;
   const auto kind_of = [&](const Meeting& m) {

@@ -13,10 +13,6 @@
 namespace orrery {
 namespace {
 
-unsigned thread_count(const ImportOptions& options) {
-  return options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
-}
-
 using FileResult = tl::expected<RankTrace, KinetoError>;
 
 // Bytes taken from all files together.
@@ -127,13 +123,17 @@ void note_world_sizes(TraceSet& set) {
 
 }  // namespace
 
+unsigned ImportOptions::workers() const {
+  return threads != 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
+}
+
 Result<TraceSet> import_traces(const std::vector<std::string>& paths, const ImportOptions& options) {
   auto found = find_inputs(paths);
   if (!found) return tl::unexpected(found.error());
   const std::vector<TraceInput>& inputs = *found;
 
   // Several files side by side, the largest first; what cores are left go to the single file.
-  const unsigned threads = thread_count(options);
+  const unsigned threads = options.workers();
   const auto at_once = static_cast<unsigned>(std::min<std::size_t>(threads, inputs.size()));
   std::vector<std::size_t> order(inputs.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -143,6 +143,7 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
   Progress progress(options, inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) progress.total(i, inputs[i].size);
   std::atomic<std::size_t> next{0};
+  std::atomic<std::uint32_t> places{0};
   auto work = [&](unsigned worker) {
     const unsigned own = threads / at_once + (worker < threads % at_once ? 1 : 0);
     for (std::size_t k = next++; k < order.size(); k = next++) {
@@ -153,6 +154,10 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
       }
       results[i] =
           read_input(inputs[i], own, options, [&progress, i](std::uint64_t taken) { progress.taken(i, taken); });
+      RankTrace* trace = *results[i] ? &**results[i] : nullptr;
+      if (trace == nullptr || !options.on_trace) continue;
+      trace->place = places++;
+      if (Status s = options.on_trace(*trace, worker); !s) results[i] = tl::unexpected(KinetoError{s.error(), false});
     }
   };
   std::vector<std::thread> others;
@@ -198,7 +203,7 @@ Result<RankTrace> import_kineto_bytes(std::string_view bytes, const std::string&
   auto source = open();
   if (!source) return tl::unexpected(source.error());
   KinetoOptions k;
-  k.threads = thread_count(options);
+  k.threads = options.workers();
   k.recover = options.recover;
   k.reopen = open;
   auto trace = read_kineto(**source, file, k);

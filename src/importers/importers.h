@@ -17,6 +17,11 @@ struct ImportOptions {
   bool recover = false;                              // skip events that are not valid JSON instead of failing
   std::map<std::string, std::int64_t> rank_of_file;  // --rank FILE=N
   std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)> progress;  // compressed bytes; may be empty
+  // Called once for each trace when its rows are there, while others are still being read; may take rows away. Its
+  // RankTrace::place is its own and below the number of traces so far; its rank is not resolved yet. Several calls run
+  // at once, each as another `worker` < workers(). May be empty. An error ends the import.
+  std::function<Status(RankTrace&, unsigned worker)> on_trace;
+  unsigned workers() const;  // threads, resolved
 };
 
 // Files, directories (all traces in them, recursively), globs, "-" for standard input. Ranks are resolved: --rank, else
