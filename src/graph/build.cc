@@ -107,7 +107,7 @@ Status GraphBuilder::join(const TraceSet& traces, const GraphOptions& options, s
     if (Status s = weigh_meetings(ranks, out.communication, out.notes); !s) return s;
   } else {
     if (!joined) out.communication.meetings.clear();
-    fit_clocks(ranks, out.communication, out.notes);
+    use_clocks(ranks, fit_clocks(ranks, out.communication), out.communication, out.notes);
     if (Status s = weigh_meetings(ranks, out.communication, out.notes); !s) return s;
     join_graphs(ranks, out);
   }

@@ -119,29 +119,30 @@ Ns HostClock::error() const {
   return std::llround(1.4826 * 1.2533 * static_cast<double>(spread) / std::sqrt(static_cast<double>(observations)));
 }
 
-void fit_clocks(const std::vector<RankGraph>& ranks, Communication& out, Notes& notes) {
-  out.clocks.clear();
-  out.clock_of_rank.assign(ranks.size(), kNone);
+Clocks fit_clocks(const std::vector<RankGraph>& ranks, const Communication& out) {
+  Clocks fitted;
+  std::vector<HostClock>& clocks = fitted.clocks;
+  fitted.of_rank.assign(ranks.size(), kNone);
   std::map<std::string, std::uint32_t> hosts;
   for (std::uint32_t r = 0; r < ranks.size(); ++r) {
     const auto [it, fresh] =
-        hosts.try_emplace(host_of(ranks[r].communication), static_cast<std::uint32_t>(out.clocks.size()));
-    if (fresh) out.clocks.push_back({.host = ranks[r].communication.host, .ranks = {}});
-    out.clocks[it->second].ranks.push_back(r);
-    out.clock_of_rank[r] = it->second;
+        hosts.try_emplace(host_of(ranks[r].communication), static_cast<std::uint32_t>(clocks.size()));
+    if (fresh) clocks.push_back({.host = ranks[r].communication.host, .ranks = {}});
+    clocks[it->second].ranks.push_back(r);
+    fitted.of_rank[r] = it->second;
   }
-  if (out.clocks.empty()) return;
-  out.clocks.front().known = true;
+  if (clocks.empty()) return fitted;
+  clocks.front().known = true;
 
-  const auto host_of_row = [&](const CommRow& c) { return out.clock_of_rank[c.rank]; };
+  const auto host_of_row = [&](const CommRow& c) { return fitted.of_rank[c.rank]; };
   struct Ends {  // of one meeting on one host
     std::uint32_t host;
     Ns end, earliest_end, latest_start;
   };
   std::vector<Ends> ends;
   std::vector<Ns> scratch;
-  std::vector<std::vector<Observation>> seen(out.clocks.size());
-  for (std::size_t round = 1; round < out.clocks.size(); ++round) {
+  std::vector<std::vector<Observation>> seen(clocks.size());
+  for (std::size_t round = 1; round < clocks.size(); ++round) {
     bool tied = false;
     for (const bool barriers : {true, false}) {
       for (auto& s : seen) s.clear();
@@ -171,7 +172,7 @@ void fit_clocks(const std::vector<RankGraph>& ranks, Communication& out, Notes& 
         scratch.clear();
         Ns earliest_end = INT64_MAX, latest_start = INT64_MIN;
         for (const Ends& e : ends) {
-          const HostClock& clock = out.clocks[e.host];
+          const HostClock& clock = clocks[e.host];
           if (!clock.known) continue;
           const Ns shift = clock.offset_at(e.end - clock.offset);
           scratch.push_back(e.end - shift);
@@ -181,7 +182,7 @@ void fit_clocks(const std::vector<RankGraph>& ranks, Communication& out, Notes& 
         if (scratch.empty()) continue;
         const Ns common = median(scratch);
         for (const Ends& e : ends) {
-          if (out.clocks[e.host].known) continue;
+          if (clocks[e.host].known) continue;
           // own end >= their latest start, their end >= own latest start
           const Ns low = barriers ? e.latest_start - earliest_end : INT64_MIN;
           const Ns high = barriers ? e.earliest_end - latest_start : INT64_MAX;
@@ -191,13 +192,19 @@ void fit_clocks(const std::vector<RankGraph>& ranks, Communication& out, Notes& 
       const auto best =
           std::max_element(seen.begin(), seen.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
       if (best->empty()) continue;
-      fit(*best, out.clocks[static_cast<std::size_t>(best - seen.begin())]);
+      fit(*best, clocks[static_cast<std::size_t>(best - seen.begin())]);
       tied = true;
       break;
     }
     if (!tied) break;
   }
 
+  return fitted;
+}
+
+void use_clocks(const std::vector<RankGraph>& ranks, Clocks fitted, Communication& out, Notes& notes) {
+  out.clocks = std::move(fitted.clocks);
+  out.clock_of_rank = std::move(fitted.of_rank);
   std::uint64_t untied = 0;
   std::string first;
   for (const HostClock& c : out.clocks) {
@@ -208,7 +215,7 @@ void fit_clocks(const std::vector<RankGraph>& ranks, Communication& out, Notes& 
   notes.add("clock-unknown", Severity::warning, untied, first,
             "no collective ties the clock of the host to that of the first: its times are taken as they are");
   for (CommRow& c : out.rows) {
-    const HostClock& clock = out.clocks[host_of_row(c)];
+    const HostClock& clock = out.clocks[out.clock_of_rank[c.rank]];
     if (!clock.known) continue;
     const Ns shift = clock.offset_at(c.start - clock.offset);
     c.start -= shift;

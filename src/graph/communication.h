@@ -98,6 +98,11 @@ struct HostClock {
   Ns offset_at(Ns t) const { return offset + static_cast<Ns>(drift_ppm * 1e-6 * static_cast<double>(t - at)); }
 };
 
+struct Clocks {
+  std::vector<HostClock> clocks;       // the first host's first
+  std::vector<std::uint32_t> of_rank;  // by row of ExecGraph::ranks
+};
+
 struct Communication {
   std::vector<CommGroup> groups;
   std::vector<std::string> op_names;  // as the trace says

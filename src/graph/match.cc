@@ -11,6 +11,7 @@
 #include "graph/match.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <unordered_map>
@@ -44,6 +45,7 @@ struct Place {
   std::int64_t shift = 0;  // b[j] lies beside a[j + shift]
   std::size_t overlap = 0, wrong = 0;
   bool found = false;
+  bool by_time = false;  // other places agree as well, only the times speak for this one
 };
 
 // Median distance of the differences of ends from their median (and from zero on one clock), over at most 256 pairs.
@@ -88,30 +90,44 @@ Place align(const Sequence& a, const Sequence& b, bool same_clock) {
     const bool better = !best.found || uneven < least_uneven || (uneven == least_uneven && p.overlap > best.overlap);
     if (better) best = p, least_uneven = uneven;
   }
+  best.by_time = true;
   return best;
 }
 
 class Matcher {
  public:
-  Matcher(const std::vector<RankGraph>& all, Communication& comm, Notes& n) : ranks(all), out(comm), notes(n) {
+  Matcher(const std::vector<RankGraph>& all, const Clocks* known, Communication& comm, Notes& n)
+      : ranks(all), clocks(known), out(comm), notes(n) {
     for (std::uint32_t r = 0; r < ranks.size(); ++r) row_of_rank.emplace(ranks[r].communication.rank, r);
   }
 
-  void run() {
+  // The result: places that only times speak for, of hosts whose clocks were not known.
+  std::uint64_t run() {
     gather();
     infer_groups();
     attach_unlaunched();
     match_groups();
     match_pairs();
     count();
+    return unsure;
   }
 
  private:
   Item item(std::uint32_t row) const {
     const CommRow& c = out.rows[row];
-    return {row, c.op, c.shape, c.step, c.start, c.end};
+    const Ns shift = shift_of(c);
+    return {row, c.op, c.shape, c.step, c.start - shift, c.end - shift};
+  }
+  const HostClock* clock_of(const CommRow& c) const {
+    return clocks == nullptr ? nullptr : &clocks->clocks[clocks->of_rank[c.rank]];
+  }
+  Ns shift_of(const CommRow& c) const {
+    const HostClock* k = clock_of(c);
+    return k != nullptr && k->known ? k->offset_at(c.start - k->offset) : 0;
   }
   bool same_clock(std::uint32_t a, std::uint32_t b) const {
+    const HostClock *x = clock_of(out.rows[a]), *y = clock_of(out.rows[b]);
+    if (x != nullptr && x->known && y->known) return true;
     return host_of(ranks[out.rows[a].rank].communication) == host_of(ranks[out.rows[b].rank].communication);
   }
 
@@ -140,6 +156,7 @@ class Matcher {
     first_row.push_back(static_cast<std::uint32_t>(out.rows.size()));
     index.assign(out.rows.size(), kNoIndex);
     met.assign(out.rows.size(), 0);
+    outside.assign(out.rows.size(), 0);
   }
 
   // ---- without metadata ----
@@ -296,6 +313,13 @@ class Matcher {
       index[rows[k]] = index[rows[first]] - stride * static_cast<std::int64_t>(first - k);
   }
 
+  Place lay(const Sequence& a, const Sequence& b) {
+    const bool same = same_clock(a.front().row, b.front().row);
+    const Place p = align(a, b, same);
+    unsure += p.found && p.by_time && !same;
+    return p;
+  }
+
   bool index_by_order(const ByRank& by_rank) {
     std::vector<Sequence> sequences;
     std::vector<const std::vector<std::uint32_t>*> rows_of;
@@ -316,8 +340,7 @@ class Matcher {
     for (std::size_t k = 0; k < sequences.size(); ++k) {
       Place p;
       p.found = true;
-      if (k != yard)
-        p = align(sequences[yard], sequences[k], same_clock(sequences[yard].front().row, sequences[k].front().row));
+      if (k != yard) p = lay(sequences[yard], sequences[k]);
       if (!p.found) {
         notes.add("sequences-disagree", Severity::warning, 1,
                   label(by_rank) + " on rank " +
@@ -339,6 +362,7 @@ class Matcher {
       for (const std::uint32_t i : rows)
         if (index[i] != kNoIndex) order.emplace_back(index[i], i);
     std::sort(order.begin(), order.end());
+    mark_outside(by_rank);
     for (std::size_t first = 0; first < order.size();) {
       std::size_t last = first;
       while (last < order.size() && order[last].first == order[first].first) ++last;
@@ -372,6 +396,28 @@ class Matcher {
     }
   }
 
+  // Kernels that lie before the first or after the last of every other rank: their partners were not recorded.
+  void mark_outside(const ByRank& by_rank) {
+    struct Span {
+      std::uint32_t rank;
+      std::int64_t first, last;
+    };
+    std::vector<Span> spans;
+    for (const auto& [rank, rows] : by_rank) {
+      Span s{rank, INT64_MAX, INT64_MIN};
+      for (const std::uint32_t i : rows)
+        if (index[i] != kNoIndex) s.first = std::min(s.first, index[i]), s.last = std::max(s.last, index[i]);
+      spans.push_back(s);
+    }
+    for (const auto& [rank, rows] : by_rank) {
+      Span others{rank, INT64_MAX, INT64_MIN};
+      for (const Span& s : spans)
+        if (s.rank != rank) others.first = std::min(others.first, s.first), others.last = std::max(others.last, s.last);
+      for (const std::uint32_t i : rows)
+        outside[i] = index[i] != kNoIndex && (index[i] < others.first || index[i] > others.last);
+    }
+  }
+
   // ---- pairs ----
 
   void match_pairs() {
@@ -382,20 +428,24 @@ class Matcher {
         const CommPart& p = out.parts[c.first_part + k];
         const std::int64_t own = ranks[c.rank].communication.rank;
         const std::pair key = p.send ? std::pair(own, p.peer) : std::pair(p.peer, own);
-        pairs[key][p.send ? 0 : 1].push_back(
-            {i, CommOp::send, static_cast<std::uint64_t>(p.bytes + 1), c.step, c.start, c.end});
+        pairs[key][p.send ? 0 : 1].push_back({i, CommOp::send, static_cast<std::uint64_t>(p.bytes + 1), c.step,
+                                              c.start - shift_of(c), c.end - shift_of(c)});
       }
     }
     for (const auto& [key, ends] : pairs) {
       const auto& [sends, receives] = ends;
       if (sends.empty() || receives.empty()) continue;
-      const Place p = align(sends, receives, same_clock(sends.front().row, receives.front().row));
+      const Place p = lay(sends, receives);
       if (!p.found) {
         notes.add("sequences-disagree", Severity::warning, 1,
                   "sends from rank " + std::to_string(key.first) + " to rank " + std::to_string(key.second),
                   "sends and receives of two ranks do not fit each other: kept at their measured duration");
         continue;
       }
+      for (std::int64_t j = 0; j < std::ssize(receives); ++j)
+        outside[receives[static_cast<std::size_t>(j)].row] |= j + p.shift < 0 || j + p.shift >= std::ssize(sends);
+      for (std::int64_t j = 0; j < std::ssize(sends); ++j)
+        outside[sends[static_cast<std::size_t>(j)].row] |= j - p.shift < 0 || j - p.shift >= std::ssize(receives);
       for (std::int64_t j = std::max<std::int64_t>(0, -p.shift);
            j < std::min<std::int64_t>(std::ssize(receives), std::ssize(sends) - p.shift); ++j) {
         const Item& to = receives[static_cast<std::size_t>(j)];
@@ -426,40 +476,46 @@ class Matcher {
   }
 
   void count() {
-    std::uint64_t unmatched = 0, before = 0;
-    std::string first, first_before;
+    enum Reason { unmatched, unrecorded, before, reasons };
+    std::array<std::uint64_t, reasons> counts{};
+    std::array<std::string, reasons> first;
     for (std::uint32_t i = 0; i < out.rows.size(); ++i) {
       const CommRow& c = out.rows[i];
       const bool company = has_company(i);
-      out.expected += c.launched && company;
-      out.matched += c.launched && company && met[i];
+      const bool expected = c.launched && company && (met[i] != 0 || outside[i] == 0);
+      out.expected += expected;
+      out.matched += expected && met[i];
       if (met[i]) continue;
       if (!company) {
         ++out.alone;
         continue;
       }
-      std::string& example = c.launched ? first : first_before;
-      ++(c.launched ? unmatched : before);
-      if (!example.empty()) continue;
-      example = out.op_names[c.op_name] + " on rank " + std::to_string(ranks[c.rank].communication.rank);
-      if (c.group != kNone) example += " in " + out.groups[c.group].label;
+      const Reason reason = outside[i] ? unrecorded : c.launched ? unmatched : before;
+      if (counts[reason]++ != 0) continue;
+      first[reason] = out.op_names[c.op_name] + " on rank " + std::to_string(ranks[c.rank].communication.rank);
+      if (c.group != kNone) first[reason] += " in " + out.groups[c.group].label;
     }
     if (ranks.size() < 2) return;
-    notes.add("collectives-unmatched", Severity::warning, unmatched, first,
+    notes.add("collectives-unmatched", Severity::warning, counts[unmatched], first[unmatched],
               "communication kernels whose partners were not found: they keep their measured duration, waiting "
               "included");
-    notes.add("collectives-before-window", Severity::info, before, first_before,
+    notes.add("collectives-outside-window", Severity::info, counts[unrecorded], first[unrecorded],
+              "communication kernels whose partners lie outside of what the other ranks recorded: they keep their "
+              "measured duration");
+    notes.add("collectives-before-window", Severity::info, counts[before], first[before],
               "communication kernels launched before the trace began, without partners: they keep their measured "
               "duration");
   }
 
   const std::vector<RankGraph>& ranks;
+  const Clocks* clocks;
   Communication& out;
   Notes& notes;
   std::unordered_map<std::int64_t, std::uint32_t> row_of_rank;
   std::vector<std::uint32_t> first_row;  // by rank, and one past the last
   std::vector<std::int64_t> index;       // by row: its place in the order of its communicator
-  std::vector<std::uint8_t> met;
+  std::vector<std::uint8_t> met, outside;
+  std::uint64_t unsure = 0;
 };
 
 }  // namespace
@@ -471,7 +527,15 @@ std::string host_of(const RankComm& rank) {
 }
 
 void match_communication(const std::vector<RankGraph>& ranks, Communication& out, Notes& notes) {
-  Matcher(ranks, out, notes).run();
+  Notes first_notes;
+  if (Matcher(ranks, nullptr, out, first_notes).run() == 0) {
+    notes.merge(first_notes);
+    return;
+  }
+  // Some places between hosts were told by times alone, without a common clock. What is sure gives one: once more.
+  const Clocks clocks = fit_clocks(ranks, out);
+  out.clear();
+  Matcher(ranks, &clocks, out, notes).run();
 }
 
 }  // namespace orrery

@@ -12,13 +12,15 @@ namespace orrery {
 // Fills out.groups; the result is, by rank and row of RankComm::groups, the row of out.groups.
 std::vector<std::vector<std::uint32_t>> resolve_groups(const std::vector<RankGraph>& ranks, Communication& out);
 
-// Fills groups, rows (by rank; nodes still of the rank's own graph), meetings and members; clocks are not looked at.
-// `ranks` as they are in the graph. What could not be matched has no meeting.
+// Fills groups, rows (by rank; nodes still of the rank's own graph, times in the clock of its host), meetings and
+// members. `ranks` as they are in the graph. What could not be matched has no meeting.
 void match_communication(const std::vector<RankGraph>& ranks, Communication& out, Notes& notes);
 
-// Offset and drift of each host against the first, from the ends of the meetings; moves the rows to the common clock.
+// Offset and drift of each host against the first, from the ends of the meetings; rows are in the clock of their host.
 // Ranks of one host share a clock: by host name, else by the place of the device (rank - device number).
-void fit_clocks(const std::vector<RankGraph>& ranks, Communication& out, Notes& notes);
+Clocks fit_clocks(const std::vector<RankGraph>& ranks, const Communication& communication);
+// Moves the rows to the common clock, and keeps the clocks in `out`.
+void use_clocks(const std::vector<RankGraph>& ranks, Clocks clocks, Communication& out, Notes& notes);
 
 // Arrival, transfer and who waits, of each meeting, from rows in the common clock; drops meetings that the times
 // contradict. Error: the ranks cannot be of one job.
