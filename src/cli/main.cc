@@ -1,5 +1,8 @@
 #include <fcntl.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <csignal>
@@ -61,6 +64,12 @@ Result<int> run(const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) {
   orrery::reserve_standard_streams();
+#ifdef __GLIBC__
+  // Rows and graphs come and go in pieces of megabytes: keep them, giving pages back and taking them anew costs more.
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+  mallopt(M_TOP_PAD, 16 << 20);
+#endif
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit as well
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a write error like any other
   try {

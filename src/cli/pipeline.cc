@@ -76,8 +76,9 @@ Result<int> run_replay(const Args& args) {
   if (!run) return tl::unexpected(run.error());
 
   progress.stage("writing reports");
-  auto document = replay_document(run->traces, run->build, run->replay,
-                                  {.steps = options->steps, .critical_path_hops = !options->csv_directory.empty()});
+  auto document = replay_document(
+      run->traces, run->build, run->replay,
+      {.steps = options->steps, .critical_path_hops = !options->csv_directory.empty(), .threads = options->threads});
   if (!document) return tl::unexpected(document.error());
   document->inputs = args.positional;
   note_unexplained_idle(run->build.graph, run->build.quality, document->notes);

@@ -112,7 +112,8 @@ class Joiner {
   // A rank's time in the clock of the first host.
   Ns common(std::uint32_t rank, Ns t) const {
     const HostClock& clock = comm.clocks[comm.clock_of_rank[rank]];
-    return clock.known ? t - clock.offset_at(t - clock.offset) : t;
+    if (!clock.known) return t;
+    return clock.drift_ppm == 0 ? t - clock.offset : t - clock.offset_at(t - clock.offset);
   }
 
   bool waits_for_absent(const Meeting& m) const {

@@ -67,14 +67,15 @@ DeviceTasks device_tasks(const ExecGraph& g) {
     last_rank = g.rank[i];
     out.rows.push_back(task);
   }
-  const auto rank_of = [&](const DeviceTask& t) { return g.rank[t.last]; };
-  if (!by_rank)
-    std::stable_sort(out.rows.begin(), out.rows.end(),
-                     [&](const DeviceTask& a, const DeviceTask& b) { return rank_of(a) < rank_of(b); });
-  for (std::uint32_t k = 0; k <= g.ranks.size(); ++k) {
-    const auto first =
-        std::partition_point(out.rows.begin(), out.rows.end(), [&](const DeviceTask& t) { return rank_of(t) < k; });
-    out.first_of_rank.push_back(static_cast<std::uint32_t>(first - out.rows.begin()));
+  // by rank, in the order of nodes
+  out.first_of_rank.assign(g.ranks.size() + 1, 0);
+  for (const DeviceTask& t : out.rows) ++out.first_of_rank[g.rank[t.last] + 1];
+  for (std::size_t k = 1; k < out.first_of_rank.size(); ++k) out.first_of_rank[k] += out.first_of_rank[k - 1];
+  if (!by_rank) {
+    std::vector<std::uint32_t> next(out.first_of_rank.begin(), out.first_of_rank.end() - 1);
+    std::vector<DeviceTask> sorted(out.rows.size());
+    for (const DeviceTask& t : out.rows) sorted[next[g.rank[t.last]]++] = t;
+    std::swap(out.rows, sorted);
   }
   return out;
 }

@@ -1,5 +1,9 @@
 // Everything `orrery replay` answers, in the order that people read: is it right (summary, steps), what was read
 // (ranks), how far to trust it (quality), then why it took so long.
+#include <tbb/enumerable_thread_specific.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
 #include "reports/reports.h"
 
 namespace orrery {
@@ -11,15 +15,19 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
 
   const DeviceTasks tasks = device_tasks(g);
   std::vector<StepTimes> steps(rows->size());
-  std::vector<IdleTimes> idle;
-  std::vector<RankBusy> busy;
-  DeviceRuns device;
-  for (std::uint32_t k = 0; k < g.ranks.size(); ++k) {
-    look_at_device(g, r, tasks, k, device);
-    add_step_times(g, r, device, *rows, steps);
-    idle.push_back(idle_times(g, r, device, *rows));
-    busy.push_back(gpu_busy(g, r, device, *rows));
-  }
+  std::vector<IdleTimes> idle(g.ranks.size());
+  std::vector<RankBusy> busy(g.ranks.size());
+  tbb::task_arena arena(options.threads == 0 ? tbb::task_arena::automatic : static_cast<int>(options.threads));
+  arena.execute([&] {
+    tbb::enumerable_thread_specific<DeviceRuns> devices;
+    tbb::parallel_for(std::uint32_t{0}, static_cast<std::uint32_t>(g.ranks.size()), [&](std::uint32_t k) {
+      DeviceRuns& device = devices.local();
+      look_at_device(g, r, tasks, k, device);
+      add_step_times(g, r, device, *rows, steps);  // each rank has steps of its own
+      idle[k] = idle_times(g, r, device, *rows);
+      busy[k] = gpu_busy(g, r, device, *rows);
+    });
+  });
   const auto paths = critical_paths(g, r, *rows);
 
   Document d;

@@ -185,6 +185,7 @@ Section communication_section(const ExecGraph& g, const Communication& c, const 
 struct ReplayReportOptions {
   std::vector<std::int64_t> steps;  // --steps; empty = all
   bool critical_path_hops = false;  // add the section "critical_path_hops" (long)
+  unsigned threads = 0;             // ranks are looked at side by side; 0 = all cores
 };
 // Everything `orrery replay` answers, in the order that people read. Document::inputs is left to the caller.
 // Error: a step that does not exist.

@@ -23,7 +23,13 @@ struct Work {  // what a rank spent on one kind of work
   std::uint32_t count = 0;
   double ns = 0;
 };
-using Works = std::unordered_map<std::uint32_t, Work>;  // by kind of work
+using Works = std::vector<std::pair<std::uint32_t, Work>>;  // by kind of work, ascending
+
+const Work* find_work(const Works& works, std::uint32_t kind) {
+  const auto it =
+      std::lower_bound(works.begin(), works.end(), kind, [](const auto& w, std::uint32_t k) { return w.first < k; });
+  return it != works.end() && it->first == kind ? &it->second : nullptr;
+}
 
 double median(std::vector<double> v) {
   const auto mid = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
@@ -36,7 +42,7 @@ double alike(const Works& a, const Works& b) {
   double common = 0, of_a = 0, of_b = 0;
   for (const auto& [kind, w] : a) {
     of_a += w.count;
-    if (const auto it = b.find(kind); it != b.end()) common += std::min(w.count, it->second.count);
+    if (const Work* other = find_work(b, kind)) common += std::min(w.count, other->count);
   }
   for (const auto& [kind, w] : b) of_b += w.count;
   return of_a == 0 || of_b == 0 ? 0 : common / std::max(of_a, of_b);
@@ -61,8 +67,8 @@ double slowness(const std::vector<Works>& works, const std::vector<std::uint32_t
     std::vector<double> others;
     for (const std::uint32_t r : cluster) {
       if (r == own) continue;
-      if (const auto it = works[r].find(kind); it != works[r].end() && it->second.ns > 0)
-        others.push_back(it->second.ns / it->second.count);
+      if (const Work* w_r = find_work(works[r], kind); w_r != nullptr && w_r->ns > 0)
+        others.push_back(w_r->ns / w_r->count);
     }
     if (others.empty() || w.ns <= 0) continue;
     const double usual = median(others);
@@ -135,24 +141,38 @@ std::vector<Straggler> find_stragglers(const TraceSet& traces, const GraphBuild&
   const ExecGraph& g = build.graph;
   std::vector<Straggler> out;
   if (g.ranks.size() < 2) return out;
-  // kinds of work: names are of each rank, so they meet as text
+  // Kinds of work: names are of each rank, so they meet as text. A kernel's is 4 times its name, a host node's one
+  // more, its begin two.
   std::unordered_map<std::string_view, std::uint32_t> names;
-  std::vector<std::vector<std::uint32_t>> name_of_rank(g.ranks.size());
+  struct Dense {                         // one rank, kinds in the order in which they were met
+    std::vector<std::uint32_t> of_name;  // by name and sort of node, kNone = not met yet
+    Works works;
+  };
+  std::vector<Dense> dense(g.ranks.size());
   for (std::uint32_t r = 0; r < g.ranks.size(); ++r)
-    name_of_rank[r].assign(traces.ranks[g.ranks[r].trace].strings.size(), kNone);
-  std::vector<Works> kernels(g.ranks.size()), host(g.ranks.size());
+    dense[r].of_name.assign(3 * traces.ranks[g.ranks[r].trace].strings.size(), kNone);
   for (std::uint32_t n = 0; n < g.size(); ++n) {
     const NodeKind kind = g.kind[n];
     if (g.source[n] == kNoOp || (kind != NodeKind::kernel && kind != NodeKind::host)) continue;
-    const std::uint32_t r = g.rank[n];
-    const RankTrace& t = traces.ranks[g.ranks[r].trace];
-    const std::uint32_t name = raw(t.ops.name[raw(g.source[n])]);
-    std::uint32_t& known = name_of_rank[r][name];
-    if (known == kNone)
-      known = names.try_emplace(t.name_of(g.source[n]), static_cast<std::uint32_t>(names.size())).first->second;
-    Work& w = kind == NodeKind::kernel ? kernels[r][known] : host[r][known * 2 + g.at_begin[n]];
+    Dense& d = dense[g.rank[n]];
+    const RankTrace& t = traces.ranks[g.ranks[g.rank[n]].trace];
+    const std::uint32_t sort = kind == NodeKind::kernel ? 0u : g.at_begin[n] != 0 ? 2u : 1u;
+    std::uint32_t& at = d.of_name[3 * raw(t.ops.name[raw(g.source[n])]) + sort];
+    if (at == kNone) {
+      const std::uint32_t name =
+          names.try_emplace(t.name_of(g.source[n]), static_cast<std::uint32_t>(names.size())).first->second;
+      at = static_cast<std::uint32_t>(d.works.size());
+      d.works.push_back({4 * name + sort, {}});
+    }
+    Work& w = d.works[at].second;
     ++w.count;
     w.ns += static_cast<double>(g.duration[n]);
+  }
+  std::vector<Works> kernels(g.ranks.size()), host(g.ranks.size());
+  for (std::uint32_t r = 0; r < g.ranks.size(); ++r) {
+    std::sort(dense[r].works.begin(), dense[r].works.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& w : dense[r].works) (w.first % 4 == 0 ? kernels[r] : host[r]).push_back(w);
   }
   find(kernels, StragglerKind::compute, 0.03, out);
   find(host, StragglerKind::host, 0.10, out);
