@@ -134,6 +134,11 @@ class Collector {
 
   std::string_view collective(std::uint32_t comm) const { return t.strings.view(t.comm_args.collective[comm]); }
   static bool says(std::string_view name) { return !name.empty() && name != "wait"; }
+  // False for words that frame others or do not communicate: "coalesced", "init".
+  static bool is_operation(std::string_view name) {
+    const CommOp op = comm_op_of_collective(name);
+    return says(name) && op != CommOp::other && op != CommOp::exchange;
+  }
 
   std::uint32_t group_of(std::uint32_t comm) {
     const CommArgs& c = t.comm_args;
@@ -195,7 +200,7 @@ class Collector {
     std::uint32_t described = 0;
     std::array<std::int64_t, 2> sizes{};  // of receives, of sends
     for (; r != records.end() && r->lane == lane && r->begin < to; ++r) {
-      if (!says(collective(r->comm))) continue;
+      if (!is_operation(collective(r->comm))) continue;
       const CommOp op = comm_op_of_collective(collective(r->comm));
       if (op == CommOp::send || op == CommOp::recv) {
         const std::uint32_t group = group_of(r->comm);
@@ -251,8 +256,7 @@ class Collector {
         if (by_op != kNone && says(collective(by_op))) comm = by_op;
       }
     }
-    const bool batch = comm != kNone && comm_op_of_collective(collective(comm)) == CommOp::other;
-    if (comm != kNone && !batch) {
+    if (comm != kNone && is_operation(collective(comm))) {
       describe(row, comm);
     } else if (lane == kNone || d.calls[task.call].tasks != 1 ||
                !describe_batch(row, lane, since, d.calls[task.call].begin)) {

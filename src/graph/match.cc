@@ -20,6 +20,7 @@ namespace orrery {
 namespace {
 
 constexpr std::int64_t kReach = 512;  // how far from the likely places another one is looked for
+constexpr Ns kSkew = 20'000;          // between the ends of one collective on two ranks, at the median
 
 struct Item {  // one kernel, or one part of it, in a sequence
   std::uint32_t row;
@@ -83,12 +84,13 @@ Place align(const Sequence& a, const Sequence& b, bool same_clock) {
     places.push_back(p);
   }
   if (places.size() == 1) return places.front();
-  Ns least_uneven = 0;
+  double least_uneven = 0;
   for (const Place& p : places) {
-    // Of places that fit alike in time the one with the longer overlap: a short one fits by chance.
-    const Ns uneven = unevenness(a, b, p.shift, same_clock);
-    const bool better = !best.found || uneven < least_uneven || (uneven == least_uneven && p.overlap > best.overlap);
-    if (better) best = p, least_uneven = uneven;
+    // A short overlap fits by chance, and the differences of two that drift apart grow with its length: it must be as
+    // much better as it is shorter, beyond the skew with which collectives complete.
+    const double uneven =
+        static_cast<double>(unevenness(a, b, p.shift, same_clock) + kSkew) / static_cast<double>(p.overlap);
+    if (!best.found || uneven < least_uneven) best = p, least_uneven = uneven;
   }
   best.by_time = true;
   return best;
