@@ -1,10 +1,14 @@
 // libFuzzer target of the graph builder: rows of any times, kinds, lanes and ids, in tables of the shape that
-// data/trace.h promises, must give a graph that holds, and a replay of it. Builders are used again for every input and
-// compared with a fresh one. The bytes are a header and rows of eight bytes each (see Rows), so that seeds are small.
+// data/trace.h promises, must give a graph that holds, and a replay of it; one to three ranks, each with rows of its
+// own or all with the same (then their collectives meet). Builders are used again for every input and compared with a
+// fresh one. The bytes are a header and rows of eight bytes each (see Rows), so that seeds are small.
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "graph/build.h"
 #include "replay/replay.h"
@@ -53,13 +57,43 @@ constexpr std::string_view kDeviceNames[] = {"gemm",
                                              "Memcpy HtoD (Pinned -> Device)",
                                              "Memset (Device)",
                                              ""};
+constexpr std::string_view kCollectives[] = {"allreduce",
+                                             "_allgather_base",
+                                             "_reduce_scatter_base",
+                                             "send",
+                                             "recv",
+                                             "broadcast",
+                                             "all_to_allv",
+                                             "wait",
+                                             "send",
+                                             "recv",
+                                             "coalesced",
+                                             "barrier",
+                                             "init",
+                                             "reduce",
+                                             "allreduce",
+                                             ""};
+struct Group {
+  std::string_view name, desc, ranks;
+  std::int64_t size;
+};
+constexpr Group kGroups[] = {{"0", "default_pg", "[0, 1, 2]", 3},
+                             {"1", "TP", "[0, 1]", 2},
+                             {"2", "DP", "[0, 1]", 2},
+                             {"3", "undefined", "[0, 1, 2, ...]", 3},
+                             {"4", "undefined", "[0, 1]", 2},
+                             {"5", "", "", 2},
+                             {"6", "OTHERS", "[5, 6]", 2},  // of which no rank is here
+                             {"", "", "[1, 99999999999999999999", -1}};
 constexpr std::size_t kMostRows = 3000;
 // What a graph can hold: the importer promises only that start + duration fits int64. A path is no longer than all
 // durations and lags together, which this keeps below 2^63.
 constexpr Ns kFarthest = Ns{1} << 61;
 constexpr Ns kLongest = Ns{1} << 49;
 
-// One row: what, lane, start (2 bytes), duration (2 bytes), correlation, how.
+// One row: what, lane, start (2 bytes), duration (2 bytes), correlation, how. What a communication call says of itself
+// is told by the duration: collective (4 bits), group (3), size (2), Seq (2), peer (2), type (1), and by the rank: of
+// two ranks with the same rows one sends what the other receives.
 class Rows {
  public:
   Rows(const std::uint8_t* data, std::size_t size) : at_(data), end_(data + size) {}
@@ -74,6 +108,8 @@ class Rows {
     lane(t, LaneKind::stream, 1, 7);
     lane(t, LaneKind::other, 0, -1);
     clock_ = 0;
+    rank_ = number;
+    seq_ = 0;
     while (rows-- > 0 && end_ - at_ >= 8) row(t);
     set_window(t);
     return t;
@@ -83,6 +119,7 @@ class Rows {
   const std::uint8_t* at_;
   const std::uint8_t* end_;
   Ns clock_ = 0;
+  std::int64_t rank_ = 0, seq_ = 0;
 
   static void lane(RankTrace& t, LaneKind kind, std::int64_t pid, std::int64_t tid) {
     t.lanes.kind.push_back(kind);
@@ -142,7 +179,7 @@ class Rows {
     o.kind.push_back(kind);
     o.corr.push_back(corr);
     o.ext.push_back(where);
-    o.extra.push_back(extra(t, kind, where, corr));
+    o.extra.push_back(extra(t, kind, where, corr, dur));
   }
 
   // The last call and the last GPU task, over and over: fills a launch queue with few bytes.
@@ -169,7 +206,7 @@ class Rows {
     }
   }
 
-  static std::uint32_t extra(RankTrace& t, OpKind kind, std::uint8_t where, std::int64_t corr) {
+  std::uint32_t extra(RankTrace& t, OpKind kind, std::uint8_t where, std::int64_t corr, std::uint16_t say) {
     if ((where & 128) != 0 && kind != OpKind::sync) return kNone;
     switch (kind) {
       case OpKind::kernel: {
@@ -180,8 +217,17 @@ class Rows {
         k.registers.push_back(0);
         k.occupancy_pct.push_back(0);
         k.blocks_per_sm.push_back(0);
-        k.comm.push_back((where & 64) != 0 ? comm(t, (where & 32) != 0) : kNone);
+        k.comm.push_back((where & 64) != 0 ? comm(t, say) : kNone);
         return static_cast<std::uint32_t>(k.size() - 1);
+      }
+      case OpKind::cpu_op: {
+        if ((where & 64) == 0) return kNone;
+        OpArgs& a = t.op_args;
+        a.sequence.push_back(-1);
+        a.fwd_thread.push_back(0);
+        for (auto* column : {&a.input_dims, &a.input_types, &a.concrete_inputs}) column->push_back(StrId{0});
+        a.comm.push_back(comm(t, say));
+        return static_cast<std::uint32_t>(a.size() - 1);
       }
       case OpKind::sync: {
         SyncArgs& s = t.sync_args;
@@ -197,18 +243,28 @@ class Rows {
     }
   }
 
-  static std::uint32_t comm(RankTrace& t, bool named) {
+  std::uint32_t comm(RankTrace& t, std::uint16_t say) {
     CommArgs& c = t.comm_args;
-    c.collective.push_back(t.strings.intern(named ? "allreduce" : ""));
-    for (auto* column : {&c.dtype, &c.group_name, &c.group_desc, &c.group_ranks, &c.in_split, &c.out_split}) {
-      column->push_back(StrId{0});
-    }
-    c.in_elems.push_back(-1);
-    c.out_elems.push_back(-1);
-    c.group_size.push_back(0);
-    c.seq.push_back(-1);
-    c.src_rank.push_back(-1);
-    c.dst_rank.push_back(-1);
+    std::string_view name = kCollectives[say & 15];
+    if (rank_ % 2 == 1 && (name == "send" || name == "recv")) name = name == "send" ? "recv" : "send";
+    const Group& group = kGroups[say >> 4 & 7];
+    const std::int64_t elems = std::array<std::int64_t, 4>{-1, 64, 4096, INT64_MAX / 3}[say >> 7 & 3];
+    const int peer = std::array<int, 4>{static_cast<int>(rank_ ^ 1), static_cast<int>(rank_ + 1) % 3,
+                                        static_cast<int>(rank_), -1}[say >> 11 & 3];
+    ++seq_;
+    c.collective.push_back(t.strings.intern(name));
+    c.dtype.push_back(t.strings.intern((say >> 13 & 1) != 0 ? "BFloat16" : "Float"));
+    c.group_name.push_back(t.strings.intern(group.name));
+    c.group_desc.push_back(t.strings.intern(group.desc));
+    c.group_ranks.push_back(t.strings.intern(group.ranks));
+    c.group_size.push_back(group.size);
+    c.in_elems.push_back(elems);
+    c.out_elems.push_back(elems);
+    c.seq.push_back(std::array<std::int64_t, 4>{-1, seq_, seq_ + rank_, INT64_MAX - seq_}[say >> 9 & 3]);
+    c.src_rank.push_back(name == "recv" ? peer : -1);
+    c.dst_rank.push_back(name == "send" ? peer : -1);
+    c.in_split.push_back(StrId{0});
+    c.out_split.push_back(StrId{0});
     return static_cast<std::uint32_t>(c.size() - 1);
   }
 
@@ -242,6 +298,48 @@ void require_replay(const ExecGraph& g, const Replay& r) {
   }
 }
 
+bool precedes(const ExecGraph& g, std::uint32_t from, std::uint32_t to) {
+  for (std::uint32_t e = g.first_pred[to]; e < g.first_pred[to + 1]; ++e)
+    if (g.pred[e] == NodeId{from}) return true;
+  return false;
+}
+
+// Every meeting is a rendezvous behind all its members; nobody who waits for it ends before.
+void require_meetings(const ExecGraph& g, const Communication& c, const Replay& r) {
+  require(c.matched <= c.expected && c.expected <= c.rows.size() && c.alone <= c.rows.size());
+  require(g.ranks.size() == 1 || c.clock_of_rank.size() == g.ranks.size());
+  std::vector<std::uint8_t> meets(c.rows.size());
+  for (const Meeting& m : c.meetings) {
+    require(m.members >= 2 && m.first + m.members <= c.members.size() && m.transfer >= 0);
+    require(m.group == kNone || m.group < c.groups.size());
+    require(m.node != kNoNode && g.kind[raw(m.node)] == NodeKind::rendezvous && g.lane[raw(m.node)] == kNone);
+    for (std::uint32_t k = 0; k < m.members; ++k) {
+      const Member& member = c.members[m.first + k];
+      const CommRow& row = c.rows[member.row];
+      meets[member.row] = 1;
+      require(precedes(g, row.node, raw(m.node)));
+      require(!member.waits || precedes(g, raw(m.node), row.last));
+      require(!member.waits || r.end[row.last] >= r.end[raw(m.node)]);
+    }
+  }
+  for (std::size_t i = 0; i < c.rows.size(); ++i) {
+    const CommRow& row = c.rows[i];
+    require(row.rank < g.ranks.size() && row.node < g.size() && row.last < g.size());
+    for (const std::uint32_t n : {row.node, row.last}) require(g.kind[n] == NodeKind::comm && g.rank[n] == row.rank);
+    require((row.node != row.last) == (meets[i] != 0));
+    require(row.node == row.last || (g.at_begin[row.node] == 1 && g.duration[row.node] == 0));
+    require(g.source[row.node] == g.source[row.last]);
+    require(r.end[row.last] >= r.start[row.node]);
+  }
+}
+
+void move_clock(RankTrace& t, Ns by) {
+  for (Ns& x : t.ops.start) x += by;
+  for (Ns& x : t.flows.ts) x += by;
+  t.window_start += by;
+  t.window_end += by;
+}
+
 void require_equal(const ExecGraph& a, const ExecGraph& b) {
   require(a.duration == b.duration && a.observed_start == b.observed_start && a.lane == b.lane && a.kind == b.kind);
   require(a.at_begin == b.at_begin && a.rank == b.rank && a.source == b.source && a.first_pred == b.first_pred);
@@ -261,10 +359,27 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t rows = std::min((size - 4) / 8, kMostRows);
   const std::size_t first = (data[0] & 8) != 0 ? rows * data[3] / 256 : rows;
 
-  Rows bytes(data + 4, size - 4);
   TraceSet set;
-  set.ranks.push_back(bytes.rank(0, first));
-  if (first != rows) set.ranks.push_back(bytes.rank(1, rows - first));
+  if ((data[0] & 16) != 0) {  // two or three ranks with the same rows, but for some at the start
+    for (std::int64_t r = 0; r < 2 + (data[0] >> 7); ++r) {
+      const std::size_t skip =
+          (data[0] & 8) != 0 ? std::min<std::size_t>(rows, data[3] % 8 * static_cast<std::size_t>(r)) : 0;
+      Rows bytes(data + 4 + 8 * skip, size - 4 - 8 * skip);
+      set.ranks.push_back(bytes.rank(r, rows - skip));
+    }
+  } else {
+    Rows bytes(data + 4, size - 4);
+    set.ranks.push_back(bytes.rank(0, first));
+    if (first != rows) set.ranks.push_back(bytes.rank(1, rows - first));
+  }
+  for (RankTrace& t : set.ranks) {
+    if ((data[0] & 32) != 0) t.host = "h" + std::to_string(t.rank * (data[2] & 1));
+    if ((data[0] & 64) != 0) move_clock(t, t.rank * (static_cast<std::int8_t>(data[3]) * Ns{7'000'001}));
+    if (data[1] == 1) t.world_size = 3 + t.rank * (data[2] >> 7);
+    if (data[1] == 2)
+      for (const Group& g : kGroups)
+        t.groups.push_back({std::string(g.name), std::string(g.desc), "nccl", 3, {0, 1, 2}});
+  }
   for (const RankTrace& t : set.ranks) {
     if (t.window_start < -kFarthest || t.window_end > kFarthest || t.window_end - t.window_start > kLongest) return 0;
   }
@@ -280,6 +395,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   require_equal(built.graph, fresh->graph);
+  require(built.communication.groups == fresh->communication.groups);
+  require(built.communication.meetings.size() == fresh->communication.meetings.size());
   require(check(built.graph).has_value());
   require(built.quality.size() == set.ranks.size());
   for (const RankQuality& q : built.quality) {
@@ -287,9 +404,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   replay(built.graph, run);
   require_replay(built.graph, run);
+  require_meetings(built.graph, built.communication, run);
   for (Ns& d : built.graph.duration) d = d / 2;
   refresh_queue_lags(built.graph);
   replay(built.graph, run);
   require_replay(built.graph, run);
+  require_meetings(built.graph, built.communication, run);
   return 0;
 }
