@@ -50,6 +50,19 @@ TraceSet job(Ranks... ranks) {
   return set;
 }
 
+inline TraceBuilder::Comm all_reduce(const char* ranks = "[0, 1]", std::int64_t size = 2, std::int64_t elems = 64) {
+  return {.collective = "allreduce", .elems = elems, .group = "1", .desc = "dp", .ranks = ranks, .size = size};
+}
+// A rank of two that only reduces: every ms one all-reduce of 20 us.
+inline RankBuilder steady(std::int64_t rank, std::string host, std::int64_t world, double from, int calls = 10) {
+  RankBuilder b(rank, std::move(host), world);
+  for (int i = 0; i < calls; ++i) {
+    const double at = from + 100 + 1000 * i;
+    b.free_meet("ar" + std::to_string(i), at, at + 20, all_reduce());
+  }
+  return b;
+}
+
 // A joined graph, looked at by the names of communication kernels.
 class Joined : public Built {
  public:

@@ -191,7 +191,6 @@ class Joiner {
     const ExecGraph& p = pieces[lane.rank].graph;
     std::vector<std::uint32_t>& placed = place[lane.rank];
     const auto& rows = row_of[lane.rank];
-    const bool device = lane.at < lane.end && p.kind[order[lane.at]] != NodeKind::host;
     for (; lane.at < lane.end; ++lane.at) {
       const std::uint32_t n = order[lane.at];
       if (!lane.arrived) {
@@ -201,7 +200,7 @@ class Joiner {
           wait(l, node_waiters[lane.rank][from]);
           return;
         }
-        const std::uint32_t row = device && !rows.empty() ? row_at(lane.rank, n) : kNone;
+        const std::uint32_t row = p.kind[n] == NodeKind::comm && !rows.empty() ? row_at(lane.rank, n) : kNone;
         const Ns start = common(lane.rank, p.observed_start[n]);
         const std::uint32_t node = add_node(p, n, lane.rank, row == kNone ? p.duration[n] : 0, start,
                                             row == kNone ? p.at_begin[n] : std::uint8_t{1});

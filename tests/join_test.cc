@@ -1,0 +1,416 @@
+// Ranks together: who waits for whom, what is waiting and what transfer, what a change on one rank does to the others,
+// ranks that are not there, and jobs that cannot be one.
+#include <gtest/gtest.h>
+
+#include "job_builder.h"
+#include "replay/replay.h"
+
+namespace orrery {
+namespace {
+
+using testing::all_reduce;
+using testing::job;
+using testing::Joined;
+using testing::RankBuilder;
+using testing::refusal;
+using testing::steady;
+using testing::to_us;
+using testing::TraceBuilder;
+using testing::us;
+using Comm = TraceBuilder::Comm;
+using Meetings = std::vector<std::string>;
+
+Comm send_to(std::int32_t peer) {
+  return {.collective = "send", .elems = 8, .group = "2", .desc = "pp", .ranks = "[0, 1, 2]", .size = 3, .dst = peer};
+}
+Comm receive_from(std::int32_t peer) {
+  return {.collective = "recv", .elems = 8, .group = "2", .desc = "pp", .ranks = "[0, 1, 2]", .size = 3, .src = peer};
+}
+
+// Every GPU task and host boundary where it was measured, in the common clock.
+void expect_as_measured(const Joined& g) {
+  for (std::uint32_t n = 0; n < g.graph().size(); ++n) {
+    const Ns replayed = g.graph().kind[n] == NodeKind::host ? g.run.end[n] : g.run.start[n];
+    const Ns measured = g.graph().observed_start[n] + (g.graph().kind[n] == NodeKind::host ? g.graph().duration[n] : 0);
+    ASSERT_EQ(replayed, measured) << "node " << n << " " << name_of(g.graph().kind[n]);
+  }
+}
+
+// ---- two ranks ----
+
+//            0    6         56 57          100 101  111
+//   rank 0        k--------->   ar----------->  tail      waits 20, transfers 23
+//   rank 1        k--------------->76 77 ar-->  tail      waits 0
+TraceSet two_ranks() {
+  RankBuilder a(0), b(1);
+  a.task("k", 0, 6, 56);
+  a.meet("ar", 10, 57, 100, all_reduce());
+  a.task("tail", 20, 101, 111);
+  b.task("k", 0, 6, 76);
+  b.meet("ar", 10, 77, 100, all_reduce());
+  b.task("tail", 20, 101, 111);
+  return job(std::move(a), std::move(b));
+}
+
+TEST(Join, CollectiveEndsWhenTheLastHasCome) {
+  Joined g(two_ranks());
+  EXPECT_EQ(g.meetings(), (Meetings{"ar@0 ar@1"}));
+  EXPECT_DOUBLE_EQ(g.transfer("ar", 0), 23);
+  EXPECT_DOUBLE_EQ(g.transfer("ar", 1), 23);
+  EXPECT_DOUBLE_EQ(g.waited("ar", 0), 20);
+  EXPECT_DOUBLE_EQ(g.waited("ar", 1), 0);
+  EXPECT_EQ(g.comm().meetings.at(0).arrival, us(77));
+  EXPECT_EQ(g.comm().meetings.at(0).transfer, us(23));
+  EXPECT_EQ(g.comm().meetings.at(0).missing, 0u);
+  expect_as_measured(g);
+  EXPECT_DOUBLE_EQ(g.starts("ar", 0), 57);
+  EXPECT_DOUBLE_EQ(g.ends("ar", 0), 100);
+  EXPECT_DOUBLE_EQ(g.ends("ar", 1), 100);
+  EXPECT_DOUBLE_EQ(g.ends("tail", 1), 111);
+
+  g.delay("k", 1, 30);  // rank 1 comes at 107: rank 0 waits 50 of it
+  EXPECT_DOUBLE_EQ(g.starts("ar", 0), 57);
+  EXPECT_DOUBLE_EQ(g.starts("ar", 1), 107);
+  EXPECT_DOUBLE_EQ(g.ends("ar", 0), 130);
+  EXPECT_DOUBLE_EQ(g.ends("ar", 1), 130);
+  EXPECT_DOUBLE_EQ(g.starts("tail", 0), 131);
+
+  g.delay("k", 0, 60);  // now rank 0 comes last, at 117
+  EXPECT_DOUBLE_EQ(g.ends("ar", 0), 140);
+  EXPECT_DOUBLE_EQ(g.ends("ar", 1), 140);
+
+  Joined h(two_ranks());
+  h.delay("k", 0, 15);  // earlier than the last by 5 still: nothing changes
+  EXPECT_DOUBLE_EQ(h.starts("ar", 0), 72);
+  EXPECT_DOUBLE_EQ(h.ends("tail", 0), 111);
+}
+
+// The graph's shape: arrival -> rendezvous -> transfer, on both.
+TEST(Join, KernelsAreCutInTwo) {
+  const Joined g(two_ranks());
+  const Meeting& m = g.comm().meetings.at(0);
+  EXPECT_EQ(g.graph().kind[raw(m.node)], NodeKind::rendezvous);
+  EXPECT_EQ(g.graph().lane[raw(m.node)], kNone);
+  for (const std::uint32_t rank : {0u, 1u}) {
+    const CommRow& c = g.row("ar", rank);
+    EXPECT_LT(c.node, raw(m.node));
+    EXPECT_LT(raw(m.node), c.last);
+    EXPECT_EQ(g.graph().at_begin[c.node], 1);
+    EXPECT_EQ(g.graph().at_begin[c.last], 0);
+    EXPECT_EQ(g.graph().duration[c.node], 0);
+    EXPECT_EQ(g.graph().duration[c.last], us(23));
+    EXPECT_EQ(g.graph().source[c.node], g.graph().source[c.last]);
+    EXPECT_EQ(g.graph().lane[c.node], g.graph().lane[c.last]);
+    EXPECT_EQ(g.edges(EdgeKind::collective, rank), 2u);  // to and from the rendezvous
+  }
+}
+
+// One rank's slow host holds the other up.
+TEST(Join, LateLaunchIsWaitedFor) {
+  RankBuilder a(0), b(1);
+  a.meet("ar", 0, 6, 60, all_reduce());
+  b.op("slow", 0, 30);
+  b.meet("ar", 34, 40, 60, all_reduce());
+  Joined g(job(std::move(a), std::move(b)));
+  expect_as_measured(g);
+  EXPECT_DOUBLE_EQ(g.waited("ar", 0), 34);
+  g.build.graph.duration[raw(g.node("slow<", 1))] *= 2;
+  g.again();
+  EXPECT_DOUBLE_EQ(g.starts("ar", 1), 70);
+  EXPECT_DOUBLE_EQ(g.ends("ar", 0), 90);
+}
+
+// ---- three ranks ----
+
+TEST(Join, ThreeRanksAndTwoGroups) {
+  // (0, 1) reduce, then (1, 2): what delays 0 reaches 2 through 1.
+  RankBuilder a(0), b(1), c(2);
+  const Comm first = {.collective = "allreduce", .elems = 4, .group = "1", .desc = "x", .ranks = "[0, 1]", .size = 2};
+  const Comm second = {.collective = "allreduce", .elems = 4, .group = "2", .desc = "y", .ranks = "[1, 2]", .size = 2};
+  a.task("k", 0, 6, 50);
+  a.meet("x", 10, 51, 61, first);
+  b.meet("x", 0, 6, 61, first);
+  b.meet("y", 10, 62, 70, second);
+  c.meet("y", 0, 6, 70, second);
+  c.task("tail", 10, 71, 80);
+  Joined g(job(std::move(a), std::move(b), std::move(c)));
+  EXPECT_EQ(g.meetings(), (Meetings{"x@0 x@1", "y@1 y@2"}));
+  expect_as_measured(g);
+  EXPECT_DOUBLE_EQ(g.waited("x", 1), 45);
+  EXPECT_DOUBLE_EQ(g.waited("y", 2), 56);
+  g.delay("k", 0, 100);
+  EXPECT_DOUBLE_EQ(g.ends("x", 1), 161);
+  EXPECT_DOUBLE_EQ(g.ends("y", 2), 170);
+  EXPECT_DOUBLE_EQ(g.ends("tail", 2), 180);
+}
+
+// A pipeline: 0 sends to 1, 1 computes and sends to 2.
+//   rank 0   k 6..56   send 57..67
+//   rank 1   recv 6..67 (waits 51)  k 68..98  send 99..109
+//   rank 2   recv 6..109 (waits 93)  k 110..130
+TEST(Join, PipelineOfSendsAndReceives) {
+  RankBuilder a(0), b(1), c(2);
+  a.task("k", 0, 6, 56);
+  a.meet("send", 10, 57, 67, send_to(1));
+  b.meet("recv", 0, 6, 67, receive_from(0));
+  b.task("k", 10, 68, 98);
+  b.meet("send", 20, 99, 109, send_to(2));
+  c.meet("recv", 0, 6, 109, receive_from(1));
+  c.task("k", 10, 110, 130);
+  Joined g(job(std::move(a), std::move(b), std::move(c)));
+  EXPECT_EQ(g.meetings(), (Meetings{"send@0 recv@1", "send@1 recv@2"}));
+  expect_as_measured(g);
+  EXPECT_DOUBLE_EQ(g.waited("recv", 1), 51);
+  EXPECT_DOUBLE_EQ(g.waited("recv", 2), 93);
+  EXPECT_DOUBLE_EQ(g.transfer("recv", 2), 10);
+  g.delay("k", 0, 100);  // goes all the way down
+  EXPECT_DOUBLE_EQ(g.ends("recv", 1), 167);
+  EXPECT_DOUBLE_EQ(g.ends("recv", 2), 209);
+  EXPECT_DOUBLE_EQ(g.ends("k", 2), 230);
+  g.delay("k", 1, 7);
+  EXPECT_DOUBLE_EQ(g.ends("recv", 1), 167);
+  EXPECT_DOUBLE_EQ(g.ends("k", 2), 237);
+}
+
+// Rank 1 exchanges with both its neighbours in one kernel: it goes on when both have come.
+TEST(Join, OneKernelTwoMeetings) {
+  RankBuilder a(0), b(1), c(2);
+  const char* x = "ncclDevKernel_SendRecv";
+  a.task("k", 0, 6, 79);
+  a.batch(x, 30, 80, 100, {send_to(1)});
+  b.batch(x, 30, 36, 100, {receive_from(0), send_to(2)});
+  b.task("tail", 40, 101, 110);
+  c.task("k", 0, 6, 49);
+  c.batch(x, 30, 50, 60, {receive_from(1)});
+  Joined g(job(std::move(a), std::move(b), std::move(c)));
+  EXPECT_EQ(g.comm().meetings.size(), 2u);
+  EXPECT_EQ(g.row(x, 1).parts, 2u);
+  EXPECT_DOUBLE_EQ(g.transfer(x, 1), 20);  // after the last of its partners
+  EXPECT_DOUBLE_EQ(g.waited(x, 1), 44);
+  expect_as_measured(g);
+  EXPECT_DOUBLE_EQ(g.ends(x, 1), 100);
+  g.delay("k", 0, 40);
+  EXPECT_DOUBLE_EQ(g.ends(x, 1), 140);
+  EXPECT_DOUBLE_EQ(g.ends(x, 2), 60);
+  EXPECT_DOUBLE_EQ(g.starts("tail", 1), 141);
+  g.delay("k", 2, 200);  // now 2 comes last, at 250, and what they exchange takes 10
+  EXPECT_DOUBLE_EQ(g.ends(x, 2), 260);
+  EXPECT_GE(g.ends(x, 1), 260);
+  EXPECT_LE(g.ends(x, 1), 270);
+  EXPECT_DOUBLE_EQ(g.ends(x, 0), 140);
+}
+
+// ---- those who need not wait ----
+
+TEST(Join, RootOfABroadcastLeavesEarly) {
+  const Comm b0 = {.collective = "broadcast", .elems = 4, .group = "1", .desc = "dp", .ranks = "[0, 1]", .size = 2};
+  RankBuilder a(0), b(1);
+  a.meet("bc", 0, 6, 20, b0);  // gone at 20
+  a.task("tail", 10, 21, 31);
+  b.task("k", 0, 6, 49);
+  b.meet("bc", 10, 50, 58, b0);
+  Joined g(job(std::move(a), std::move(b)));
+  ASSERT_EQ(g.comm().meetings.size(), 1u);
+  EXPECT_FALSE(g.comm().members.at(0).waits);
+  EXPECT_TRUE(g.comm().members.at(1).waits);
+  expect_as_measured(g);
+  EXPECT_DOUBLE_EQ(g.ends("bc", 0), 20);
+  EXPECT_DOUBLE_EQ(g.ends("bc", 1), 58);
+  g.delay("k", 1, 100);
+  EXPECT_DOUBLE_EQ(g.ends("bc", 0), 20);
+  EXPECT_DOUBLE_EQ(g.ends("tail", 0), 31);
+  EXPECT_DOUBLE_EQ(g.ends("bc", 1), 158);
+}
+
+// ... but the others wait for the root.
+TEST(Join, ReceiversOfABroadcastWaitForItsRoot) {
+  const Comm b0 = {.collective = "broadcast", .elems = 4, .group = "1", .desc = "dp", .ranks = "[0, 1]", .size = 2};
+  RankBuilder a(0), b(1);
+  a.task("k", 0, 6, 49);
+  a.meet("bc", 10, 50, 60, b0);
+  b.meet("bc", 0, 6, 60, b0);
+  Joined g(job(std::move(a), std::move(b)));
+  expect_as_measured(g);
+  EXPECT_DOUBLE_EQ(g.waited("bc", 1), 44);
+  g.delay("k", 0, 100);
+  EXPECT_DOUBLE_EQ(g.ends("bc", 1), 160);
+}
+
+// A small message is buffered: its sender does not wait.
+TEST(Join, BufferedSend) {
+  RankBuilder a(0), b(1);
+  a.meet("send", 0, 6, 16, send_to(1));
+  a.task("tail", 10, 17, 27);
+  b.task("k", 0, 6, 79);
+  b.meet("recv", 10, 80, 88, receive_from(0));
+  Joined g(job(std::move(a), std::move(b)));
+  ASSERT_EQ(g.comm().meetings.size(), 1u);
+  expect_as_measured(g);
+  g.delay("k", 1, 50);
+  EXPECT_DOUBLE_EQ(g.ends("tail", 0), 27);
+  EXPECT_DOUBLE_EQ(g.ends("recv", 1), 138);
+}
+
+// In an all-to-all of uneven sizes each member has a transfer of its own.
+TEST(Join, UnevenAllToAll) {
+  const auto call = [](std::int64_t elems) -> Comm {
+    return {.collective = "all_to_allv", .elems = elems, .group = "1", .desc = "ep", .ranks = "[0, 1]", .size = 2};
+  };
+  RankBuilder a(0), b(1);
+  a.meet("a2a", 0, 6, 70, call(10));
+  b.task("k", 0, 6, 49);
+  b.meet("a2a", 10, 50, 90, call(90));
+  Joined g(job(std::move(a), std::move(b)));
+  EXPECT_DOUBLE_EQ(g.transfer("a2a", 0), 20);
+  EXPECT_DOUBLE_EQ(g.transfer("a2a", 1), 40);
+  expect_as_measured(g);
+  g.delay("k", 1, 100);
+  EXPECT_DOUBLE_EQ(g.ends("a2a", 0), 170);
+  EXPECT_DOUBLE_EQ(g.ends("a2a", 1), 190);
+}
+
+// ---- ranks that are not there ----
+
+// Four all-reduces of three ranks; the third is held up by one of them by 100 us.
+TraceSet three_with_a_late_one(std::vector<std::int64_t> given, std::int64_t late) {
+  TraceSet set;
+  for (const std::int64_t rank : given) {
+    RankBuilder b(rank);
+    for (int i = 0; i < 4; ++i) {
+      const double at = 1000 + 1000 * i + 10 * static_cast<double>(rank);
+      const double last = 1000 + 1000 * i + (i == 2 ? 100 : 0) + 20;
+      b.free_meet("ar" + std::to_string(i), i == 2 && rank == late ? last : at, last + 30, all_reduce("[0, 1, 2]", 3));
+      b.task("tail" + std::to_string(i), at + 40, last + 31 + (i == 2 ? 0 : at + 46 - last - 31), last + 231, 20);
+    }
+    set.ranks.push_back(b.finish());
+  }
+  return set;
+}
+
+TEST(Join, MemberWithoutTrace) {
+  Joined g(three_with_a_late_one({0, 1}, 2));
+  // All end 30 after the absent one came. Least of 30 + 10 (rank 1 came at 1010, the absent one at 1020).
+  EXPECT_EQ(g.comm().meetings.size(), 4u);
+  EXPECT_EQ(g.noted("members-without-trace"), 4u);
+  EXPECT_EQ(g.note("members-without-trace"), "dp");
+  EXPECT_EQ(g.noted("collectives-unmatched"), 0u);
+  EXPECT_DOUBLE_EQ(g.transfer("ar0", 1), 40);
+  EXPECT_DOUBLE_EQ(g.transfer("ar2", 1), 40);  // of the 140 that were measured, 100 are the absent one's
+  EXPECT_DOUBLE_EQ(g.waited("ar2", 1), 100);
+  EXPECT_EQ(g.comm().meetings.at(2).arrival, us(3110));  // 3150 - 40
+  EXPECT_EQ(g.comm().meetings.at(2).missing, 1u);
+  expect_as_measured(g);
+  EXPECT_DOUBLE_EQ(g.ends("ar2", 0), 3150);
+}
+
+// The absent one comes so much after the meeting before it as it did, whatever happens here.
+TEST(Join, AbsentMembersKeepTheirPace) {
+  Joined g(three_with_a_late_one({0, 1}, 2));
+  g.delay("ar1", 0, 50);  // a longer transfer of one member changes no meeting
+  EXPECT_DOUBLE_EQ(g.ends("ar2", 1), 3150);
+  Joined h(three_with_a_late_one({0, 1}, 2));
+  const NodeId late = h.comm().meetings.at(2).node;
+  const NodeId before = h.comm().meetings.at(1).node;
+  h.build.graph.duration[h.row("ar1", 1).node] += us(500);  // rank 1 comes later to the meeting before by 500
+  h.again();
+  EXPECT_EQ(h.run.end[raw(before)], us(2510));
+  EXPECT_EQ(h.run.end[raw(late)], us(3610));
+  EXPECT_DOUBLE_EQ(h.ends("ar2", 0), 3650);
+}
+
+TEST(Join, WithAllTracesTheLateOneIsKnown) {
+  const Joined g(three_with_a_late_one({0, 1, 2}, 2));
+  EXPECT_EQ(g.noted("members-without-trace"), 0u);
+  EXPECT_DOUBLE_EQ(g.transfer("ar2", 0), 30);
+  EXPECT_DOUBLE_EQ(g.waited("ar2", 0), 120);
+  EXPECT_DOUBLE_EQ(g.waited("ar2", 1), 110);
+  EXPECT_DOUBLE_EQ(g.waited("ar2", 2), 0);
+  expect_as_measured(g);
+}
+
+TEST(Join, OneRankAlone) {
+  const Joined g(three_with_a_late_one({0}, 2));
+  EXPECT_EQ(g.comm().meetings.size(), 0u);
+  EXPECT_EQ(g.comm().alone, 4u);
+  EXPECT_EQ(g.noted("waiting-inside-transfer"), 4u);
+  EXPECT_EQ(g.note("waiting-inside-transfer"), "allreduce in dp");
+  EXPECT_EQ(g.noted("collectives-unmatched"), 0u);
+  EXPECT_EQ(g.row("ar2").transfer, -1);
+  EXPECT_DOUBLE_EQ(g.ends("ar2"), 3150);  // as long as measured
+  expect_as_measured(g);
+}
+
+// Left apart on purpose.
+TEST(Join, WithoutCollectiveEdgesRanksStayApart) {
+  GraphOptions apart;
+  apart.without_edges = 1u << static_cast<unsigned>(EdgeKind::collective);
+  Joined g(two_ranks(), apart);
+  EXPECT_EQ(g.comm().meetings.size(), 0u);
+  EXPECT_EQ(g.edges(EdgeKind::collective, 0) + g.edges(EdgeKind::collective, 1), 0u);
+  expect_as_measured(g);
+  g.delay("k", 1, 30);
+  EXPECT_DOUBLE_EQ(g.ends("ar", 0), 100);
+  EXPECT_DOUBLE_EQ(g.ends("ar", 1), 130);
+}
+
+// ---- what cannot be ----
+
+// Two ranks whose streams run two communicators in opposite order: matched, they would wait for each other for ever.
+TEST(Join, CircleOfWaitsIsCutAndSaid) {
+  const auto of = [](const char* group) -> Comm {
+    return {.collective = "allreduce", .elems = 4, .group = group, .desc = group, .ranks = "[0, 1]", .size = 2};
+  };
+  RankBuilder a(0), b(1);
+  a.meet("x", 0, 10, 30, of("gx"));
+  a.meet("y", 5, 31, 50, of("gy"));
+  b.meet("y", 0, 10, 30, of("gy"));
+  b.meet("x", 5, 31, 50, of("gx"));
+  const Joined g(job(std::move(a), std::move(b)));
+  EXPECT_EQ(g.comm().meetings.size(), 2u);
+  EXPECT_EQ(g.noted("rendezvous-cycle"), 1u);
+  EXPECT_FALSE(g.note("rendezvous-cycle").empty());
+}
+
+// One collective that ended on one rank before the other began is no meeting; the others are.
+TEST(Join, ContradictedCollective) {
+  RankBuilder a(0), b(1);
+  for (int i = 0; i < 6; ++i) {
+    const double at = 100 + 1000 * i;
+    a.free_meet("ar" + std::to_string(i), at, at + 20, all_reduce());
+    b.free_meet("ar" + std::to_string(i), i == 3 ? at + 120 : at, i == 3 ? at + 140 : at + 20, all_reduce());
+  }
+  const Joined g(job(std::move(a), std::move(b)));
+  EXPECT_EQ(g.comm().meetings.size(), 5u);
+  EXPECT_EQ(g.noted("collectives-contradicted"), 1u);
+  EXPECT_EQ(g.note("collectives-contradicted"), "allreduce in dp, by 100 us");
+  EXPECT_EQ(g.comm().expected, 12u);
+  EXPECT_EQ(g.comm().matched, 10u);
+  EXPECT_DOUBLE_EQ(g.ends("ar3", 0), 3120);
+}
+
+TEST(Join, DifferentJobsAreRefused) {
+  EXPECT_EQ(refusal(job(steady(0, "a", 2, 0), steady(1, "a", 2, 0))), "");
+  EXPECT_EQ(refusal(job(steady(0, "a", 2, 0), steady(1, "a", 0, 0))), "");  // not said
+  EXPECT_EQ(refusal(job(steady(0, "a", 2, 0), steady(1, "a", 4, 0))),
+            "traces of different jobs: rank 0 is one of 2, rank 1 one of 4 (give the ranks of one job; `orrery diff` "
+            "compares two)");
+}
+
+TEST(Join, RunsAtDifferentTimesAreRefused) {
+  EXPECT_EQ(refusal(job(steady(0, "a", 2, 0), steady(1, "a", 2, 60e6))),
+            "traces of different runs: those of rank 0 and rank 1 on one host lie 59 s apart (give the ranks of one "
+            "run; `orrery diff` compares two)");
+  // on two hosts that is the difference of their clocks
+  EXPECT_EQ(refusal(job(steady(0, "a", 2, 0), steady(1, "b", 2, 60e6))), "");
+}
+
+TEST(Join, TwoRunsMixedAreRefused) {
+  // started within the same seconds: only the collectives tell
+  EXPECT_EQ(
+      refusal(job(steady(0, "a", 2, 0), steady(1, "a", 2, 5e6))),
+      "traces of different runs: 10 of 10 collectives end on one rank before another has begun them (allreduce in "
+      "dp, by 4999980 us) (give the ranks of one run; `orrery diff` compares two)");
+}
+
+}  // namespace
+}  // namespace orrery
