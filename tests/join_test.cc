@@ -2,6 +2,9 @@
 // ranks that are not there, and jobs that cannot be one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 #include "job_builder.h"
 #include "replay/replay.h"
 
@@ -410,6 +413,201 @@ TEST(Join, TwoRunsMixedAreRefused) {
       refusal(job(steady(0, "a", 2, 0), steady(1, "a", 2, 5e6))),
       "traces of different runs: 10 of 10 collectives end on one rank before another has begun them (allreduce in "
       "dp, by 4999980 us) (give the ranks of one run; `orrery diff` compares two)");
+}
+
+// ---- clocks ----
+
+constexpr double kMs = 1'000, kSecond = 1'000'000, kDay = 86'400 * kSecond;
+
+// Ranks that reduce together every `period` us for `count` times. Of the last to come the transfer is 200 us; a ring
+// completes on each rank a little later still, by 20 us at the median and 190 at worst.
+struct Rings {
+  int ranks = 2, count = 200;
+  double period = 1000, skew = 1;  // factor of 20 .. 190 us
+  std::vector<std::string> hosts = {"a", "b"};
+  std::vector<double> offset = {0, 0};  // of each rank's clock
+  double drift_ppm = 0;                 // of the clocks of all hosts but the first
+  std::uint64_t seed = 1;
+};
+TraceSet rings(const Rings& r) {
+  std::mt19937_64 random(r.seed);
+  const auto uniform = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
+  std::vector<RankBuilder> ranks;
+  for (int k = 0; k < r.ranks; ++k) {
+    ranks.emplace_back(k, r.hosts[static_cast<std::size_t>(k)]);
+    ranks.back().t.world_size = r.ranks;
+  }
+  std::string list = "[0";
+  for (int k = 1; k < r.ranks; ++k) list += ", " + std::to_string(k);
+  list += "]";
+  for (int i = 0; i < r.count; ++i) {
+    std::vector<double> start;
+    for (int k = 0; k < r.ranks; ++k) start.push_back(1000 + r.period * i + 300 * uniform());
+    const double through = *std::max_element(start.begin(), start.end()) + 200;
+    for (int k = 0; k < r.ranks; ++k) {
+      const auto row = static_cast<std::size_t>(k);
+      const double x = uniform();
+      const double end = through + r.skew * (x < 0.9 ? 40 * x / 0.9 : 40 + 150 * (x - 0.9) / 0.1);
+      const auto clock = [&](double t) {
+        return r.offset[row] + t * (1 + (r.hosts[row] == r.hosts[0] ? 0 : r.drift_ppm * 1e-6));
+      };
+      ranks[row].free_meet("ar" + std::to_string(i), clock(start[row]), clock(end), all_reduce(list.c_str(), r.ranks));
+    }
+  }
+  TraceSet set;
+  for (RankBuilder& b : ranks) set.ranks.push_back(b.finish());
+  return set;
+}
+
+TEST(Clocks, OffsetOfASecondHost) {
+  for (const double offset : {3 * kMs, -3 * kSecond, kDay, 0.0}) {
+    for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6, 7, 8}) {
+      const Joined g(rings({.offset = {0, offset}, .seed = seed}));
+      ASSERT_EQ(g.comm().clocks.size(), 2u);
+      const HostClock& first = g.comm().clocks[0];
+      const HostClock& second = g.comm().clocks[1];
+      EXPECT_EQ(first.host, "a");
+      EXPECT_EQ(first.offset, 0);
+      EXPECT_EQ(second.host, "b");
+      EXPECT_TRUE(second.known);
+      EXPECT_EQ(second.observations, 200u);
+      EXPECT_NEAR(to_us(second.offset), offset, 20);
+      EXPECT_EQ(second.drift_ppm, 0) << "of noise alone, seed " << seed;
+      EXPECT_GT(second.spread, us(5));
+      EXPECT_LT(second.spread, us(40));
+      EXPECT_EQ(g.comm().meetings.size(), 200u);
+      EXPECT_EQ(g.noted("collectives-contradicted"), 0u);
+    }
+  }
+}
+
+TEST(Clocks, FewCollectivesAreEnough) {
+  for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    const Joined g(rings({.count = 5, .offset = {0, kMs}, .seed = seed}));
+    EXPECT_NEAR(to_us(g.comm().clocks[1].offset), kMs, 40);  // of noise of up to 190
+    EXPECT_EQ(g.comm().clocks[1].drift_ppm, 0);
+  }
+}
+
+TEST(Clocks, DriftIsFoundWhereItIsOne) {
+  for (const double drift : {40.0, -40.0, 150.0}) {
+    for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6, 7, 8}) {
+      const Joined g(rings({.count = 1000, .offset = {0, -7 * kSecond}, .drift_ppm = drift, .seed = seed}));
+      const HostClock& clock = g.comm().clocks[1];
+      EXPECT_NEAR(clock.drift_ppm, drift, 8) << seed;
+      for (const double t : {0.0, 500 * kMs, 1 * kSecond})  // 1,000 collectives, one a ms
+        EXPECT_NEAR(to_us(clock.offset_at(us(t))), -7 * kSecond + t * drift * 1e-6, 10) << t << " " << seed;
+    }
+  }
+}
+
+TEST(Clocks, NoDriftOfNoiseAlone) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed)
+    for (const int count : {16, 40, 150})
+      EXPECT_EQ(Joined(rings({.count = count, .offset = {0, kMs}, .seed = seed})).comm().clocks[1].drift_ppm, 0)
+          << count << " collectives, seed " << seed;
+}
+
+// Two ranks a host: one clock each.
+TEST(Clocks, RanksOfOneHostShareAClock) {
+  const Joined g(rings({.ranks = 4, .hosts = {"a", "b", "a", "b"}, .offset = {0, kSecond, 0, kSecond}}));
+  ASSERT_EQ(g.comm().clocks.size(), 2u);
+  EXPECT_EQ(g.comm().clocks[0].ranks, (std::vector<std::uint32_t>{0, 2}));
+  EXPECT_EQ(g.comm().clocks[1].ranks, (std::vector<std::uint32_t>{1, 3}));
+  EXPECT_EQ(g.comm().clock_of_rank, (std::vector<std::uint32_t>{0, 1, 0, 1}));
+  EXPECT_NEAR(to_us(g.comm().clocks[1].offset), kSecond, 20);
+}
+
+// Without a name the place of the device tells the host: rank 5 on device 1 sits beside rank 4 on device 0.
+TEST(Clocks, HostToldByThePlaceOfTheDevice) {
+  TraceSet set = rings({.ranks = 4, .hosts = {"", "", "", ""}, .offset = {0, 0, kMs, kMs}});
+  for (RankTrace& t : set.ranks)
+    for (std::size_t l = 0; l < t.lanes.size(); ++l)
+      if (t.lanes.kind[l] == LaneKind::stream) t.lanes.pid[l] = t.rank % 2;
+  const Joined g(std::move(set));
+  ASSERT_EQ(g.comm().clocks.size(), 2u);
+  EXPECT_EQ(g.comm().clocks[1].ranks, (std::vector<std::uint32_t>{2, 3}));
+  EXPECT_EQ(g.comm().clocks[1].host, "");
+  EXPECT_NEAR(to_us(g.comm().clocks[1].offset), kMs, 20);
+}
+
+// a - b - c: the third host is tied through the second.
+TEST(Clocks, HostsAreTiedOneByOne) {
+  RankBuilder a(0, "a"), b(1, "b"), c(2, "c");
+  for (int i = 0; i < 20; ++i) {
+    const double at = 1000 * i;
+    a.free_meet("x" + std::to_string(i), at + 10, at + 40, all_reduce("[0, 1]"));
+    b.free_meet("x" + std::to_string(i), kMs + at + 20, kMs + at + 40, all_reduce("[0, 1]"));
+    b.free_meet("y" + std::to_string(i), kMs + at + 110, kMs + at + 140, all_reduce("[1, 2]"));
+    c.free_meet("y" + std::to_string(i), 5 * kMs + at + 100, 5 * kMs + at + 140, all_reduce("[1, 2]"));
+  }
+  const Joined g(job(std::move(a), std::move(b), std::move(c)));
+  ASSERT_EQ(g.comm().clocks.size(), 3u);
+  EXPECT_EQ(g.comm().clocks[1].offset, us(kMs));
+  EXPECT_EQ(g.comm().clocks[2].offset, us(5 * kMs));
+  EXPECT_DOUBLE_EQ(g.waited("y3", 2), 10);
+  expect_as_measured(g);
+}
+
+// Nothing ties the third host: its times are taken as they are, and that is said.
+TEST(Clocks, HostThatNothingTies) {
+  TraceSet set = rings({.offset = {0, kMs}});
+  RankBuilder alone(2, "c");
+  alone.free_meet("ar", 1000, 1020, all_reduce("[2, 3]"));
+  set.ranks.push_back(alone.finish());
+  const Joined g(std::move(set));
+  EXPECT_EQ(g.noted("clock-unknown"), 1u);
+  EXPECT_EQ(g.note("clock-unknown"), "host of rank 2");
+  EXPECT_FALSE(g.comm().clocks.at(2).known);
+  EXPECT_DOUBLE_EQ(g.ends("ar", 2), 1020);
+}
+
+// Sends and receives tie where there are no collectives.
+TEST(Clocks, TiedBySendsAndReceives) {
+  RankBuilder a(0, "a"), b(1, "b");
+  for (int i = 0; i < 10; ++i) {
+    const double at = 1000 * i;
+    a.free_meet("s" + std::to_string(i), at + 100, at + 150, send_to(1));
+    b.free_meet("r" + std::to_string(i), kSecond + at + 20, kSecond + at + 150, receive_from(0));
+  }
+  const Joined g(job(std::move(a), std::move(b)));
+  EXPECT_EQ(g.comm().clocks.at(1).offset, us(kSecond));
+  EXPECT_DOUBLE_EQ(g.waited("r4", 1), 80);
+  expect_as_measured(g);
+}
+
+// A clock that is wrong by any constant changes nothing but its offset.
+TEST(Clocks, ConstantErrorChangesNothing) {
+  for (const double drift : {0.0, 60.0}) {
+    const auto replayed = [&](Ns shift, std::size_t of) {
+      TraceSet set = rings(
+          {.ranks = 4, .count = 300, .hosts = {"a", "a", "b", "b"}, .offset = {0, 0, kMs, kMs}, .drift_ppm = drift});
+      for (std::size_t k = of; k < of + 2; ++k) {
+        for (Ns& t : set.ranks[k].ops.start) t += shift;
+        set.ranks[k].window_start += shift;
+        set.ranks[k].window_end += shift;
+      }
+      return Joined(std::move(set));
+    };
+    const Joined g = replayed(0, 2);
+    EXPECT_EQ(g.comm().clocks[1].drift_ppm != 0, drift != 0);
+    for (const Ns shift : {Ns{1}, Ns{-3'333'333}, us(3 * kSecond), -us(kDay)}) {
+      const Joined h = replayed(shift, 2);
+      EXPECT_EQ(h.comm().clocks[1].offset, g.comm().clocks[1].offset + shift);
+      EXPECT_EQ(h.comm().clocks[1].drift_ppm, g.comm().clocks[1].drift_ppm);
+      EXPECT_EQ(h.comm().clocks[1].spread, g.comm().clocks[1].spread);
+      EXPECT_TRUE(h.run.start == g.run.start && h.run.end == g.run.end) << shift;
+      EXPECT_TRUE(h.graph().observed_start == g.graph().observed_start);
+      EXPECT_TRUE(h.graph().duration == g.graph().duration && h.graph().pred_lag == g.graph().pred_lag);
+
+      // the first host's: all times move with it
+      const Joined f = replayed(shift, 0);
+      EXPECT_EQ(f.comm().clocks[1].offset, g.comm().clocks[1].offset - shift);
+      bool same = f.run.end.size() == g.run.end.size();
+      for (std::size_t n = 0; same && n < f.run.end.size(); ++n) same = f.run.end[n] == g.run.end[n] + shift;
+      EXPECT_TRUE(same) << shift;
+    }
+  }
 }
 
 }  // namespace

@@ -34,6 +34,7 @@ Ns median(std::vector<Ns> v) {
 
 constexpr std::size_t kMostPoints = 400;  // slopes are of pairs
 constexpr std::size_t kFewestForSlope = 16;
+constexpr double kMostDrift = 500e-6;  // crystals differ by 100 ppm at most; daemons slew a clock by 500
 
 // Median of the offsets, short collectives counting more: their ends are told more exactly.
 Ns weighted_median(const std::vector<Observation>& seen, const std::vector<Ns>& offsets) {
@@ -74,18 +75,27 @@ void fit(std::vector<Observation>& seen, HostClock& clock) {
   clock.spread = spread(left);
 
   if (seen.size() >= kFewestForSlope) {
-    const std::size_t stride = (seen.size() + kMostPoints - 1) / kMostPoints;
+    // medians of neighbours, where there are too many for all pairs
+    std::vector<std::pair<Ns, Ns>> points;  // at, offset
+    const std::size_t each = (seen.size() + kMostPoints - 1) / kMostPoints;
+    for (std::size_t k = 0; k + each <= seen.size(); k += each) {
+      const auto from = offsets.begin() + static_cast<std::ptrdiff_t>(k);
+      points.emplace_back(seen[k + each / 2].at, median({from, from + static_cast<std::ptrdiff_t>(each)}));
+    }
     std::vector<double> slopes;
     const Ns span = seen.back().at - seen.front().at;
-    for (std::size_t a = 0; a < seen.size(); a += stride)
-      for (std::size_t b = a + stride; b < seen.size(); b += stride)
-        if (seen[b].at - seen[a].at > span / 4)
-          slopes.push_back(static_cast<double>(seen[b].offset - seen[a].offset) /
-                           static_cast<double>(seen[b].at - seen[a].at));
+    for (std::size_t a = 0; a < points.size(); ++a)
+      for (std::size_t b = a + 1; b < points.size(); ++b)
+        if (points[b].first - points[a].first > span / 4)
+          slopes.push_back(static_cast<double>(points[b].second - points[a].second) /
+                           static_cast<double>(points[b].first - points[a].first));
+    double slope = 0;
     if (!slopes.empty()) {
       const auto mid = slopes.begin() + static_cast<std::ptrdiff_t>(slopes.size() / 2);
       std::nth_element(slopes.begin(), mid, slopes.end());
-      const double slope = *mid;
+      slope = *mid;
+    }
+    if (slope != 0 && std::abs(slope) < kMostDrift) {
       std::vector<Ns> flat = offsets;
       for (std::size_t k = 0; k < flat.size(); ++k)
         flat[k] -= static_cast<Ns>(slope * static_cast<double>(seen[k].at - clock.at));
@@ -93,10 +103,12 @@ void fit(std::vector<Observation>& seen, HostClock& clock) {
       std::vector<Ns> rest = flat;
       for (Ns& x : rest) x -= offset;
       const Ns with_slope = spread(rest);
-      // The line must move the ends by more than it leaves unexplained, well beyond what noise of that size makes.
+      // Six standard errors of what the slope moves over the recording: sqrt(12 / n) of the noise, which is 1.5 times
+      // its median distance.
       const double moved = std::abs(slope) * static_cast<double>(span);
-      const double noise = 1.5 * static_cast<double>(with_slope + 1) / std::sqrt(static_cast<double>(seen.size()));
-      if (moved > 8 * noise && with_slope * 10 < clock.spread * 9) {
+      const double error =
+          1.5 * static_cast<double>(with_slope + 1) * std::sqrt(12.0 / static_cast<double>(seen.size()));
+      if (moved > 6 * error) {
         clock.drift_ppm = slope * 1e6;
         clock.offset = offset;
         clock.spread = with_slope;
