@@ -3,6 +3,7 @@
 
 #include "cli_run.h"
 #include "job_builder.h"
+#include "synthesis/synthetic_job.h"
 #include "writers/kineto_writer.h"
 
 namespace orrery::test {
@@ -33,6 +34,30 @@ TEST(CliJoin, RefusesDifferentJobsInOneLine) {
     EXPECT_EQ(std::count(bad.err.begin(), bad.err.end(), '\n'), 1) << bad.err;
     EXPECT_NE(bad.err.find(says), std::string::npos) << bad.err;
   }
+}
+
+// Files in any order, by name or by folder.
+TEST(CliJoin, OrderOfFilesChangesNothing) {
+  SyntheticJob made;
+  made.layers = 2;
+  made.tp = 1;
+  made.hidden = 256;
+  made.seq_length = 256;
+  const auto ranks = synthesize(made);
+  ASSERT_TRUE(ranks.has_value()) << ranks.error().line();
+  const TempDir dir;
+  std::string forward, backward;
+  for (const SyntheticRank& r : *ranks) {
+    const std::string file = dir / ("rank-" + std::to_string(r.rank) + ".json");
+    write_text(file, r.json);
+    forward += " " + file;
+    backward = " " + file + backward;
+  }
+  const Outcome o = orrery("replay" + forward);
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_NE(o.out.find("matched collectives %         100.00"), std::string::npos) << o.out;
+  EXPECT_EQ(orrery("replay" + backward).out, o.out);
+  EXPECT_EQ(orrery("replay " + dir.path.string()).out, o.out);
 }
 
 }  // namespace
