@@ -674,5 +674,26 @@ TEST(CommMatching, WhatIsLeftOverIsCounted) {
   EXPECT_EQ(h.noted("waiting-inside-transfer"), 3u);
 }
 
+// A list that does not name the ranks that use it: they meet all the same, and are counted as such, also where the
+// times then contradict it.
+TEST(CommMatching, RanksThatTheirGroupDoesNotName) {
+  const auto rank = [](std::int64_t number, double late) {
+    RankBuilder b(number);
+    std::vector<Call> calls = regular(0, 10);
+    calls[4].start += late, calls[4].end += late;
+    add(b, calls, "[5, 6]");
+    return b;
+  };
+  const Joined g(job(rank(0, 0), rank(1, 0)));
+  EXPECT_EQ(g.meetings(), pairs(0, 10));
+  EXPECT_EQ(g.comm().expected, 20u);
+  EXPECT_EQ(g.comm().matched, 20u);
+  EXPECT_EQ(g.comm().alone, 0u);
+  const Joined h(job(rank(0, 0), rank(1, 75)));
+  EXPECT_EQ(h.noted("collectives-contradicted"), 1u);
+  EXPECT_EQ(h.comm().expected, 20u);
+  EXPECT_EQ(h.comm().matched, 18u);
+}
+
 }  // namespace
 }  // namespace orrery

@@ -261,20 +261,20 @@ class Joiner {
     Lane& lane = lanes[l];
     const std::uint32_t row = row_at(lane.rank, n);
     CommRow& c = comm.rows[row];
-    Ns least = INT64_MAX, most = 0;
+    Ns least = INT64_MAX, arrival = INT64_MIN;
     for (std::uint32_t k = first_meeting[row]; k < first_meeting[row + 1]; ++k) {
       const Member& member = comm.members[meeting_of[k].member];
       if (!member.waits) continue;
-      if (comm.meetings[meeting_of[k].meeting].node == kNoNode) {
+      const Meeting& m = comm.meetings[meeting_of[k].meeting];
+      if (m.node == kNoNode) {
         wait(l, waiters[meeting_of[k].meeting]);
         return false;
       }
       least = std::min(least, member.transfer);
-      most = std::max(most, member.transfer);
+      if (m.arrival > arrival) arrival = m.arrival, c.transfer = member.transfer;
     }
     const bool waits = least != INT64_MAX;
-    if (!waits) least = most = c.end - c.start;
-    c.transfer = most;
+    if (!waits) least = c.transfer = c.end - c.start;
     const ExecGraph& p = pieces[lane.rank].graph;
     const std::uint32_t node = add_node(p, n, lane.rank, least, c.end - least, 0);
     if (!waits) add_edge(c.node, EdgeKind::collective, 0);

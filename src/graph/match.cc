@@ -483,7 +483,7 @@ class Matcher {
     std::array<std::string, reasons> first;
     for (std::uint32_t i = 0; i < out.rows.size(); ++i) {
       const CommRow& c = out.rows[i];
-      const bool company = has_company(i);
+      const bool company = met[i] != 0 || has_company(i);
       const bool expected = c.launched && company && (met[i] != 0 || outside[i] == 0);
       out.expected += expected;
       out.matched += expected && met[i];

@@ -66,6 +66,25 @@ void share_out(Communication& out, Meeting& m) {
   if (!waiting.empty()) m.transfer = median(std::move(waiting));
 }
 
+// A kernel that meets several partners ends after the last of them: what it took after the others is no transfer of
+// theirs. Those take no longer than on the partner's side, and the last to arrive keeps the measured end.
+void cap_earlier_meetings(Communication& out) {
+  std::vector<Ns> latest(out.rows.size(), INT64_MIN);  // by row: last arrival of its meetings
+  for (const Meeting& m : out.meetings)
+    for (std::uint32_t k = 0; k < m.members; ++k) {
+      const Member& member = out.members[m.first + k];
+      if (member.waits) latest[member.row] = std::max(latest[member.row], m.arrival);
+    }
+  for (const Meeting& m : out.meetings) {
+    if (m.op != CommOp::send || m.members != 2) continue;
+    Member &a = out.members[m.first], &b = out.members[m.first + 1];
+    if (!a.waits || !b.waits) continue;
+    const Ns least = std::min(a.transfer, b.transfer);
+    for (Member* x : {&a, &b})
+      if (m.arrival < latest[x->row]) x->transfer = least;
+  }
+}
+
 }  // namespace
 
 Status check_same_job(const std::vector<RankGraph>& ranks) {
@@ -183,6 +202,7 @@ Status weigh_meetings(const std::vector<RankGraph>& ranks, Communication& out, N
             "collectives of which some members have no trace here: those are taken to arrive when the observed end "
             "says so, and keep that pace whatever else changes");
   for (Meeting& m : out.meetings) share_out(out, m);
+  cap_earlier_meetings(out);
   if (out.alone != 0) {
     std::string example;
     for (const CommRow& c : out.rows)
