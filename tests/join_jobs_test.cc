@@ -145,6 +145,20 @@ TEST(JoinedJobs, OrderOfRanksChangesNothing) {
   }
 }
 
+TEST(JoinedJobs, ThreadsChangeNothing) {
+  GraphOptions one, four;
+  one.threads = 1;
+  four.threads = 4;
+  const Joined g(std::move(run_of(small()).traces), one), h(std::move(run_of(small()).traces), four);
+  EXPECT_TRUE(g.graph().pred == h.graph().pred && g.graph().pred_lag == h.graph().pred_lag);
+  EXPECT_TRUE(g.run.start == h.run.start && g.run.end == h.run.end);
+  ASSERT_EQ(g.build.notes.rows.size(), h.build.notes.rows.size());
+  for (std::size_t k = 0; k < g.build.notes.rows.size(); ++k) {
+    EXPECT_EQ(g.build.notes.rows[k].name, h.build.notes.rows[k].name);
+    EXPECT_EQ(g.build.notes.rows[k].first, h.build.notes.rows[k].first);
+  }
+}
+
 // Two nodes, whose clocks differ by 3 ms: found to the nanosecond where all ends are told exactly.
 TEST(JoinedJobs, ClocksOfTwoNodes) {
   const auto with_clock = [](Ns step, double noise) {

@@ -203,6 +203,37 @@ TEST(Join, OneKernelTwoMeetings) {
   EXPECT_DOUBLE_EQ(g.ends(x, 0), 140);
 }
 
+// The same of four: a middle rank that exchanges with both sides in every kernel, as pipelines do.
+TEST(Join, ExchangesAlongAChain) {
+  const char* x = "ncclDevKernel_SendRecv";
+  const auto chain = [&](double late) {
+    TraceSet set;
+    for (int rank = 0; rank < 4; ++rank) {
+      RankBuilder b(rank);
+      std::vector<Comm> parts;
+      if (rank > 0) parts.push_back(receive_from(rank - 1));
+      if (rank < 3) parts.push_back(send_to(rank + 1));
+      const double comes = 100 + 10 * rank + (rank == 1 ? late : 0);  // 100, 110 + late, 120, 130
+      const double first = 100 + 10 * std::max(0, rank - 1), second = 100 + 10 * std::min(3, rank + 1);
+      const bool neighbour = rank <= 2;
+      const double last = std::max({comes, first, second, neighbour ? 110 + late : 0.0});
+      b.task("k", 0, 6, comes - 1);
+      b.batch(x, 40, comes, last + 25, parts);
+      b.task("tail", 50, last + 26, last + 40);
+      set.ranks.push_back(b.finish());
+    }
+    return set;
+  };
+  Joined g(chain(0));
+  expect_as_measured(g);
+  EXPECT_DOUBLE_EQ(g.ends(x, 0), 135);
+  EXPECT_DOUBLE_EQ(g.ends(x, 3), 155);
+  g.delay("k", 1, 70);  // comes at 180
+  const Joined truth(chain(70));
+  for (const std::uint32_t rank : {0u, 1u, 2u, 3u})
+    EXPECT_DOUBLE_EQ(g.ends("tail", rank), truth.ends("tail", rank)) << rank;
+}
+
 // ---- those who need not wait ----
 
 TEST(Join, RootOfABroadcastLeavesEarly) {
@@ -506,6 +537,27 @@ TEST(Clocks, NoDriftOfNoiseAlone) {
     for (const int count : {16, 40, 150})
       EXPECT_EQ(Joined(rings({.count = count, .offset = {0, kMs}, .seed = seed})).comm().clocks[1].drift_ppm, 0)
           << count << " collectives, seed " << seed;
+}
+
+// Waiting and transfer across hosts, to the exactness of the clocks: 200 us after the last has come, and the skew.
+TEST(Clocks, WaitingIsToldAcrossHosts) {
+  for (const double offset : {0.0, -3 * kSecond}) {
+    const Joined g(rings({.offset = {0, offset}}));
+    for (const std::uint32_t rank : {0u, 1u}) {
+      std::vector<double> transfers;
+      std::size_t waits = 0;
+      for (const CommRow& c : g.comm().rows) {
+        if (c.rank != rank) continue;
+        transfers.push_back(to_us(c.transfer));
+        waits += c.end - c.start - c.transfer > us(20);
+      }
+      std::sort(transfers.begin(), transfers.end());
+      EXPECT_NEAR(transfers[100], 220, 15);
+      EXPECT_GT(transfers.front(), 200 - 20);
+      EXPECT_LT(transfers.back(), 200 + 190 + 20);
+      EXPECT_NEAR(static_cast<double>(waits), 90, 25);  // it comes first half of the times, mostly by more than 20 us
+    }
+  }
 }
 
 // Two ranks a host: one clock each.

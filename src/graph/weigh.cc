@@ -199,8 +199,8 @@ Status weigh_meetings(const std::vector<RankGraph>& ranks, Communication& out, N
     m.arrival = std::max(m.arrival, end - m.transfer);
   }
   notes.add("members-without-trace", Severity::warning, absent, first_absent,
-            "collectives of which some members have no trace here: those are taken to arrive when the observed end "
-            "says so, and keep that pace whatever else changes");
+            "collectives of which some members' kernels are not in the traces given: those are taken to arrive when "
+            "the observed end says so, and keep that pace whatever else changes");
   for (Meeting& m : out.meetings) share_out(out, m);
   cap_earlier_meetings(out);
   if (out.alone != 0) {
