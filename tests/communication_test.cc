@@ -389,6 +389,32 @@ TEST(CommGroups, RanksThatDescribeAGroupDifferently) {
   EXPECT_EQ(two.row("ar20", 0).group, two.row("ar20", 1).group);
 }
 
+// Some versions write a name and a size, and no ranks; a name counts what each process made. Of four ranks that all say
+// "1, of two ranks" times must tell who belongs together.
+TEST(CommGroups, NamesWithoutRanksThatTooManyUse) {
+  const auto rank = [](std::int64_t number) {
+    RankBuilder b(number);
+    for (int i = 0; i < 10; ++i) {
+      const double at = 100 + 100 * i + (number < 2 ? 0 : 50);
+      b.free_meet("k" + std::to_string(i), at, at + 20,
+                  {.collective = "allreduce", .elems = 1, .group = "1", .size = 2});
+    }
+    return b;
+  };
+  const Joined g(job(rank(0), rank(1), rank(2), rank(3)));
+  EXPECT_EQ(g.comm().meetings.size(), 20u);
+  for (const Meeting& m : g.comm().meetings) EXPECT_EQ(m.members, 2u);
+  EXPECT_EQ(g.row("k0", 0).group, g.row("k0", 1).group);
+  EXPECT_EQ(g.row("k0", 2).group, g.row("k0", 3).group);
+  EXPECT_NE(g.row("k0", 0).group, g.row("k0", 2).group);
+  EXPECT_EQ(g.noted("groups-inferred"), 2u);
+  EXPECT_EQ(g.comm().matched, 40u);
+  // two ranks that say so are those two
+  const Joined two(job(rank(0), rank(1)));
+  EXPECT_EQ(two.group(two.row("k0", 0)), (CommGroup{"1", {}, 2, false}));
+  EXPECT_EQ(two.comm().meetings.size(), 10u);
+}
+
 TEST(CommGroups, LabelIsWhatTheReaderKnows) {
   EXPECT_EQ(Joined(with_groups(0, {{"3", "tp", "[0, 1]", 2}})).comm().groups.at(0).label, "tp");
   EXPECT_EQ(Joined(with_groups(0, {{"3", "undefined", "[0, 1]", 2}})).comm().groups.at(0).label, "3");
@@ -504,6 +530,20 @@ TEST(CommMatching, MisleadingSequenceNumbers) {
   EXPECT_EQ(g.noted("sequence-numbers-disagree"), 1u);
   EXPECT_EQ(g.note("sequence-numbers-disagree"), "dp");
   EXPECT_EQ(g.noted("collectives-unmatched"), 0u);
+}
+
+// Of alike collectives only the times say that a Seq is off by one.
+TEST(CommMatching, SequenceNumbersOffByOne) {
+  std::vector<Call> a = regular(0, 12), b = regular(0, 12);
+  for (Call& c : a) c.seq = c.name;
+  for (Call& c : b) c.seq = c.name + 1;
+  const Joined g(job(sequence(0, a), sequence(1, b)));
+  EXPECT_EQ(g.meetings(), pairs(0, 12));
+  EXPECT_EQ(g.noted("sequence-numbers-disagree"), 1u);
+  // on two hosts nothing tells: the clocks are fitted to what Seq says
+  const Joined h(job(sequence(0, a), sequence(1, b, "b")));
+  EXPECT_EQ(h.comm().meetings.size(), 11u);
+  EXPECT_EQ(h.comm().clocks.at(1).offset, us(-100));
 }
 
 // Kernels launched before the window: the last of one rank is the last of the other.

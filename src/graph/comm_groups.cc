@@ -136,8 +136,13 @@ std::vector<std::vector<std::uint32_t>> resolve_groups(const std::vector<RankGra
       break;
     }
   }
+  // A name and a size without ranks, used by more ranks than there are members: several communicators, which only times
+  // can tell apart.
+  const auto ambiguous = [&](std::uint32_t g) {
+    return identity[g].ranks.empty() && identity[g].size > 0 && std::ssize(members[g]) > identity[g].size;
+  };
   for (auto& of_rank : global)
-    for (std::uint32_t& g : of_rank) g = merged[g];
+    for (std::uint32_t& g : of_rank) g = ambiguous(merged[g]) ? kNone : merged[g];
   return global;
 }
 

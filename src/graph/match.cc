@@ -100,7 +100,12 @@ class Matcher {
  public:
   Matcher(const std::vector<RankGraph>& all, const Clocks* known, Communication& comm, Notes& n)
       : ranks(all), clocks(known), out(comm), notes(n) {
-    for (std::uint32_t r = 0; r < ranks.size(); ++r) row_of_rank.emplace(ranks[r].communication.rank, r);
+    std::map<std::string, std::uint32_t> hosts;
+    for (std::uint32_t r = 0; r < ranks.size(); ++r) {
+      row_of_rank.emplace(ranks[r].communication.rank, r);
+      host.push_back(
+          hosts.try_emplace(host_of(ranks[r].communication), static_cast<std::uint32_t>(hosts.size())).first->second);
+    }
   }
 
   // The result: places that only times speak for, of hosts whose clocks were not known.
@@ -130,7 +135,7 @@ class Matcher {
   bool same_clock(std::uint32_t a, std::uint32_t b) const {
     const HostClock *x = clock_of(out.rows[a]), *y = clock_of(out.rows[b]);
     if (x != nullptr && x->known && y->known) return true;
-    return host_of(ranks[out.rows[a].rank].communication) == host_of(ranks[out.rows[b].rank].communication);
+    return host[out.rows[a].rank] == host[out.rows[b].rank];
   }
 
   void gather() {
@@ -292,14 +297,21 @@ class Matcher {
         const auto [it, fresh] = first_of.try_emplace(index[i], i);
         if (fresh) continue;
         ++shared;
-        wrong += !agree(item(it->second), item(i));
+        wrong += !agree(item(it->second), item(i)) || never_met(out.rows[it->second], out.rows[i]);
       }
       place_unlaunched(rows, kOccurrences);
     }
     if (wrong * 5 <= shared) return true;
     notes.add("sequence-numbers-disagree", Severity::warning, 1, label(by_rank),
-              "Seq of a process group pairs collectives of different kind or size: matched by order instead");
+              "Seq of a process group pairs collectives of different kind, size or time: matched by order instead");
     return false;
+  }
+
+  // On one clock: one ended before the other began.
+  bool never_met(const CommRow& a, const CommRow& b) const {
+    constexpr Ns kTolerance = 50'000;
+    return is_barrier(a.op) && host[a.rank] == host[b.rank] &&
+           (a.end + kTolerance < b.start || b.end + kTolerance < a.start);
   }
 
   std::string label(const ByRank& by_rank) const {
@@ -514,6 +526,7 @@ class Matcher {
   Communication& out;
   Notes& notes;
   std::unordered_map<std::int64_t, std::uint32_t> row_of_rank;
+  std::vector<std::uint32_t> host;       // by rank: ranks of one host share a clock
   std::vector<std::uint32_t> first_row;  // by rank, and one past the last
   std::vector<std::int64_t> index;       // by row: its place in the order of its communicator
   std::vector<std::uint8_t> met, outside;
