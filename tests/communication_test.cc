@@ -470,10 +470,11 @@ TEST(CommMatching, BySequenceNumber) {
     c.seq = 100 + c.name, c.start += 5e6, c.end += 5e6;  // another host, seconds apart: times say nothing
   const Joined g(job(sequence(0, a), sequence(1, b, "b")));
   EXPECT_EQ(g.meetings(), pairs(7, 12));
-  EXPECT_EQ(g.comm().expected, 15u);
+  EXPECT_EQ(g.comm().expected, 10u);  // the others lie outside of what the other rank recorded
   EXPECT_EQ(g.comm().matched, 10u);
-  EXPECT_EQ(g.noted("collectives-unmatched"), 5u);
-  EXPECT_EQ(g.note("collectives-unmatched"), "allreduce on rank 0 in dp");
+  EXPECT_EQ(g.noted("collectives-outside-window"), 5u);
+  EXPECT_EQ(g.note("collectives-outside-window"), "allreduce on rank 0 in dp");
+  EXPECT_EQ(g.noted("collectives-unmatched"), 0u);
 }
 
 // Several collectives of one call share a number: the n-th of one rank meets the n-th of the other.
@@ -562,7 +563,7 @@ TEST(CommMatching, KernelsFromBeforeTheWindow) {
     Meetings expected = pairs(10, 14);
     expected.push_back("ncclDevKernel_AllReduce_9@0 ncclDevKernel_AllReduce_9@1");
     EXPECT_EQ(g.meetings(), expected);
-    EXPECT_EQ(g.noted("collectives-before-window"), 2u);
+    EXPECT_EQ(g.noted("collectives-outside-window"), 2u);  // the other rank's window opened after those
     EXPECT_EQ(g.noted("collectives-unmatched"), 0u);
     EXPECT_EQ(g.comm().expected, 8u);  // what was launched in the window
     EXPECT_EQ(g.comm().matched, 8u);
@@ -602,7 +603,32 @@ TEST(CommMatching, SendsAndReceivesOfWindowsThatDifferByOne) {
   }
   const Joined g(job(std::move(a), std::move(b)));
   EXPECT_EQ(g.meetings(), pairs(1, 5));
-  EXPECT_EQ(g.noted("collectives-unmatched"), 2u);
+  EXPECT_EQ(g.noted("collectives-outside-window"), 2u);
+  EXPECT_EQ(g.noted("collectives-unmatched"), 0u);
+}
+
+// On two hosts sends that are all alike, as regular as these, say nothing of the place; the collectives, whose numbers
+// are sure, tell the clocks, and these tell it.
+TEST(CommMatching, AlikeSendsAreToldInTheCommonClock) {
+  for (const double clock : {0.0, 3e6, -4e6}) {
+    RankBuilder a(0, "a"), b(1, "b");
+    for (int i = 0; i < 10; ++i) {
+      const double at = 100 + 100 * i;
+      const std::string k = "k" + std::to_string(i), ar = "ar" + std::to_string(i);
+      Comm reduce = testing::all_reduce();
+      reduce.seq = i;
+      a.free_meet(ar, at, at + 10, reduce);
+      b.free_meet(ar, clock + at, clock + at + 10, reduce);
+      if (i != 9) a.free_meet(k, at + 30, at + 60, p2p(true, 1), 21);
+      if (i != 0) b.free_meet(k, clock + at + 40, clock + at + 60, p2p(false, 0), 21);
+    }
+    const Joined g(job(std::move(a), std::move(b)));
+    Meetings sends;
+    for (const std::string& m : g.meetings())
+      if (m[0] == 'k') sends.push_back(m);
+    EXPECT_EQ(sends, pairs(1, 9)) << clock;
+    EXPECT_EQ(g.comm().clocks.at(1).offset, us(clock));
+  }
 }
 
 // Each sends and receives in one kernel: two meetings, of the same two kernels.
@@ -697,14 +723,26 @@ TEST(CommMatching, RankWhoseSequenceDoesNotFit) {
   }
 }
 
-// The window of one rank closes one collective earlier, on every rank another group is not disturbed by it.
 TEST(CommMatching, WhatIsLeftOverIsCounted) {
+  // the window of one rank closes one collective earlier
   const Joined g(job(sequence(0, regular(0, 6)), sequence(1, regular(0, 5))));
   EXPECT_EQ(g.meetings(), pairs(0, 5));
-  EXPECT_EQ(g.noted("collectives-unmatched"), 1u);
-  EXPECT_EQ(g.comm().expected, 11u);
+  EXPECT_EQ(g.noted("collectives-outside-window"), 1u);
+  EXPECT_EQ(g.noted("collectives-unmatched"), 0u);
+  EXPECT_EQ(g.comm().expected, 10u);
   EXPECT_EQ(g.comm().matched, 10u);
   EXPECT_EQ(g.comm().alone, 0u);
+  // one is missing amid those of a rank
+  std::vector<Call> all = regular(0, 6), hole = regular(0, 6);
+  hole.erase(hole.begin() + 2);
+  for (Call& c : all) c.seq = c.name;
+  for (Call& c : hole) c.seq = c.name;
+  const Joined lost(job(sequence(0, all), sequence(1, hole)));
+  EXPECT_EQ(lost.comm().meetings.size(), 5u);
+  EXPECT_EQ(lost.noted("collectives-unmatched"), 1u);
+  EXPECT_EQ(lost.note("collectives-unmatched"), "allreduce on rank 0 in dp");
+  EXPECT_EQ(lost.comm().expected, 11u);
+  EXPECT_EQ(lost.comm().matched, 10u);
   // ranks of another pair have no company here
   RankBuilder far(2);
   add(far, regular(0, 3), "[2, 3]");
