@@ -438,6 +438,21 @@ TEST(Join, RunsAtDifferentTimesAreRefused) {
   EXPECT_EQ(refusal(job(steady(0, "a", 2, 0), steady(1, "b", 2, 60e6))), "");
 }
 
+// Centuries: no difference of such times fits.
+TEST(Join, TimesTooFarApartAreRefused) {
+  TraceSet set = job(steady(0, "a", 2, 0), steady(1, "b", 2, 0));
+  for (const auto& [rank, by] : {std::pair{0, -(Ns{1} << 61)}, std::pair{1, Ns{1} << 62}}) {
+    RankTrace& t = set.ranks[static_cast<std::size_t>(rank)];
+    for (Ns& x : t.ops.start) x += by;
+    t.window_start += by;
+    t.window_end += by;
+  }
+  EXPECT_EQ(
+      refusal(set),
+      "traces of different runs: those of rank 0 and rank 1 lie more than 70 years apart (one broken time stamp can "
+      "do this: see baseTimeNanoseconds and the events with the smallest ts)");
+}
+
 TEST(Join, TwoRunsMixedAreRefused) {
   // started within the same seconds: only the collectives tell
   EXPECT_EQ(

@@ -101,6 +101,21 @@ Status check_same_job(const std::vector<RankGraph>& ranks) {
                   "", "give the ranks of one job; `orrery diff` compares two");
     }
   }
+  // Differences of times, and of those, stay inside 64 bits. (Old traces count from the start of the machine, others
+  // from 1970: that is no fault.)
+  const RankComm *early = nullptr, *late = nullptr;
+  for (const RankGraph& piece : ranks) {
+    const RankComm& r = piece.communication;
+    if (r.window[1] <= r.window[0]) continue;
+    if (early == nullptr || r.window[0] < early->window[0]) early = &r;
+    if (late == nullptr || r.window[0] > late->window[0]) late = &r;
+  }
+  Ns span = 0;
+  if (early != nullptr && (__builtin_sub_overflow(late->window[0], early->window[0], &span) || span > INT64_MAX / 4)) {
+    return fail("traces of different runs: those of rank " + std::to_string(early->rank) + " and rank " +
+                    std::to_string(late->rank) + " lie more than 70 years apart",
+                "", "one broken time stamp can do this: see baseTimeNanoseconds and the events with the smallest ts");
+  }
   // On one host one clock: recordings of one run overlap.
   std::map<std::string, const RankComm*> hosts;
   for (const RankGraph& g : ranks) {
