@@ -1,72 +1,9 @@
-// The main path: traces -> graph -> replay -> reports -> writers.
-#include <deque>
-#include <mutex>
-
-#include "base/progress.h"
+// The main path: traces -> graph -> replay -> reports -> writers. run.cc has the first half of it.
 #include "cli/options.h"
-#include "graph/build.h"
-#include "importers/importers.h"
-#include "replay/replay.h"
+#include "cli/run.h"
 #include "reports/reports.h"
-#include "writers/chrome_trace.h"
 
 namespace orrery {
-namespace {
-
-struct Run {  // one job, measured and run again
-  TraceSet traces;
-  GraphBuild build;
-  Replay replay;
-};
-
-// Each rank's graph is built as soon as its rows are there, and of the rows only the names stay, unless the run is to
-// be exported: hundreds of ranks need not be in memory as rows at once.
-Result<Run> run_again(const std::vector<std::string>& paths, const RunOptions& options, Progress& progress) {
-  Run run;
-  progress.stage("reading " + paths.front());
-  GraphBuilder builder;
-  const GraphOptions graph{.threads = options.threads};
-  ImportOptions import = options.import;
-  import.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
-  builder.reserve(import.workers());
-  std::mutex mutex;
-  std::deque<RankGraph> drafts;  // by RankTrace::place; a deque keeps what it holds in place
-  import.on_trace = [&](RankTrace& trace, unsigned worker) -> Status {
-    RankGraph* draft = nullptr;
-    {
-      const std::lock_guard lock(mutex);
-      if (drafts.size() <= trace.place) drafts.resize(trace.place + 1);
-      draft = &drafts[trace.place];
-    }
-    if (Status s = builder.draft(trace, graph, worker, *draft); !s) return s;
-    if (options.export_path.empty()) trace.keep_names();
-    return {};
-  };
-  auto traces = import_traces(paths, import);
-  if (!traces) return tl::unexpected(traces.error());
-  run.traces = std::move(*traces);
-
-  progress.stage("joining the ranks");
-  std::vector<RankGraph> ranks;
-  for (const RankTrace& t : run.traces.ranks) ranks.push_back(std::move(drafts[t.place]));
-  if (Status s = builder.join(run.traces, graph, ranks, run.build); !s) return tl::unexpected(s.error());
-
-  progress.stage("replaying");
-  replay(run.build.graph, run.replay);
-  return run;
-}
-
-Status export_run(const Run& run, const RunOptions& options) {
-  const auto rows = select_steps(run.build.graph, options.steps);
-  if (!rows) return tl::unexpected(rows.error());
-  std::vector<NodeId> path;
-  for (const CriticalPath& p : critical_paths(run.build.graph, run.replay, *rows)) {
-    for (const NodeId n : nodes_of(p)) path.push_back(n);
-  }
-  return write_chrome_trace(options.export_path, run.traces, run.build.graph, run.replay, path);
-}
-
-}  // namespace
 
 Result<int> run_replay(const Args& args) {
   const auto options = understand(*find_command("replay"), args);

@@ -16,6 +16,7 @@
 #include "graph/exec_graph.h"
 #include "replay/replay.h"
 #include "reports/intervals.h"
+#include "whatif/edits.h"
 
 namespace orrery {
 
@@ -191,6 +192,16 @@ struct ReplayReportOptions {
 // Error: a step that does not exist.
 Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build, const Replay& r,
                                  const ReplayReportOptions& options = {});
+
+struct PredictReportOptions {
+  std::vector<std::int64_t> steps;  // --steps; empty = all
+  bool explain = false;             // people see every row of the explanation
+};
+// What `orrery predict` answers: `base` as replayed in `before`, `changed` (the same nodes) in `after`.
+// Document::inputs is left to the caller. Error: a step that does not exist.
+Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base, const Replay& before,
+                                  const GraphBuild& changed, const Replay& after, const std::vector<AppliedEdit>& edits,
+                                  const PredictReportOptions& options = {});
 
 struct DiffSide {
   const TraceSet& traces;

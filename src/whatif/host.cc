@@ -9,8 +9,9 @@ Changed scale_host(ExecGraph& g, double factor, std::uint32_t only_rank) {
   Changed changed;
   for (std::uint32_t n = 0; n < g.size(); ++n) {
     if (g.kind[n] != NodeKind::host || g.duration[n] == 0 || (only_rank != kNone && g.rank[n] != only_rank)) continue;
-    g.duration[n] = std::llround(static_cast<double>(g.duration[n]) * factor);
-    ++changed.nodes;
+    const Ns t = std::llround(static_cast<double>(g.duration[n]) * factor);
+    changed.nodes += t != g.duration[n];
+    g.duration[n] = t;
   }
   return changed;
 }
@@ -25,8 +26,9 @@ Changed scale_launches(ExecGraph& g, double factor) {
     // the boundary before it on the thread is the first predecessor
     const std::uint32_t begin = raw(g.pred[g.first_pred[n]]);
     if (begin == kNone || (launches[begin] == 0 && launches[n] == 0) || g.source[begin] != g.source[n]) continue;
-    g.duration[n] = std::llround(static_cast<double>(g.duration[n]) * factor);
-    ++changed.nodes;
+    const Ns t = std::llround(static_cast<double>(g.duration[n]) * factor);
+    changed.nodes += t != g.duration[n];
+    g.duration[n] = t;
   }
   return changed;
 }

@@ -7,8 +7,9 @@ namespace orrery {
 namespace {
 
 void scale(ExecGraph& g, std::uint32_t n, double factor, Changed& changed) {
-  g.duration[n] = std::llround(static_cast<double>(g.duration[n]) * factor);
-  ++changed.nodes;
+  const Ns t = std::llround(static_cast<double>(g.duration[n]) * factor);
+  changed.nodes += t != g.duration[n];
+  g.duration[n] = t;
 }
 
 }  // namespace

@@ -46,7 +46,11 @@ std::vector<LinkLatency> learn_latencies(const Communication& c) {
   return out;
 }
 
-Changed scale_bandwidth(GraphBuild& build, Link link, double factor) {
+namespace {
+
+// `stretch` gives a transfer's new time from its old one and its latency.
+template <class F>
+Changed change_transfers(GraphBuild& build, Link link, const F& stretch) {
   ExecGraph& g = build.graph;
   const Communication& c = build.communication;
   const std::vector<LinkLatency> latencies = learn_latencies(c);
@@ -55,26 +59,50 @@ Changed scale_bandwidth(GraphBuild& build, Link link, double factor) {
   for (const Meeting& m : c.meetings) {
     if (link_of(c, m) != link) continue;
     const Ns latency = latency_of(latencies, m, link);
-    const auto stretch = [&](Ns t) {
-      const Ns fixed = std::min(t, latency);
-      return fixed + std::llround(static_cast<double>(t - fixed) / factor);
-    };
     for (std::uint32_t k = 0; k < m.members; ++k) {
       const std::uint32_t row = c.members[m.first + k].row;
       const std::uint32_t n = c.rows[row].last;
       if (done[row]++ == 0) {
-        g.duration[n] = stretch(g.duration[n]);
-        ++changed.nodes;
+        const Ns t = stretch(g.duration[n], std::min(g.duration[n], latency));
+        changed.nodes += t != g.duration[n];
+        g.duration[n] = t;
       }
       for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e) {
         if (g.pred[e] != m.node || g.pred_lag[e] == 0) continue;
-        g.pred_lag[e] = std::llround(static_cast<double>(g.pred_lag[e]) / factor);
+        g.pred_lag[e] = stretch(g.pred_lag[e], 0);
         ++changed.edges;
       }
     }
   }
   refresh_queue_lags(g);
   return changed;
+}
+
+}  // namespace
+
+Changed scale_bandwidth(GraphBuild& build, Link link, double factor) {
+  return change_transfers(build, link, [&](Ns t, Ns fixed) {
+    return fixed + static_cast<Ns>(std::llround(static_cast<double>(t - fixed) / factor));
+  });
+}
+
+Changed set_latency(GraphBuild& build, Link link, Ns latency) {
+  return change_transfers(build, link, [&](Ns t, Ns fixed) { return fixed == 0 ? t : t - fixed + latency; });
+}
+
+double bus_bandwidth(const Communication& c, Link link) {
+  std::int64_t largest = 0;
+  for (const Meeting& m : c.meetings)
+    if (link_of(c, m) == link && m.missing == 0) largest = std::max(largest, bytes_of(c, m));
+  std::vector<double> seen;
+  for (const Meeting& m : c.meetings) {
+    if (link_of(c, m) != link || m.missing != 0 || bytes_of(c, m) < largest / 2 || m.transfer <= 0) continue;
+    seen.push_back(static_cast<double>(bytes_of(c, m)) * bus_factor(m.op, m.members) / static_cast<double>(m.transfer));
+  }
+  if (largest == 0 || seen.empty()) return 0;
+  const auto mid = seen.begin() + static_cast<std::ptrdiff_t>(seen.size() / 2);
+  std::nth_element(seen.begin(), mid, seen.end());
+  return *mid;
 }
 
 }  // namespace orrery

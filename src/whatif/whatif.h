@@ -44,6 +44,10 @@ std::vector<LinkLatency> learn_latencies(const Communication& c);
 
 // Transfers over links of one kind with `factor` times the bandwidth.
 Changed scale_bandwidth(GraphBuild& build, Link link, double factor);
+// The same with another latency in place of that learnt.
+Changed set_latency(GraphBuild& build, Link link, Ns latency);
+// Bus bandwidth, GB/s, that the collectives of the largest messages over such links reach (median); 0 = none.
+double bus_bandwidth(const Communication& c, Link link);
 
 // ---- stragglers.cc ----
 

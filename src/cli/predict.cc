@@ -1,0 +1,59 @@
+// orrery predict: the same job, changed.
+#include "cli/options.h"
+#include "cli/run.h"
+#include "reports/reports.h"
+#include "whatif/edits.h"
+
+namespace orrery {
+namespace {
+
+// In this order: what is told from the measured run first, what adds to it last.
+constexpr std::string_view kOrder[] = {
+    "--without-stragglers", "--kernel", "--fuse",           "--network", "--host", "--launch",
+    "--cuda-graphs",        "--delay",  "--perfect-overlap"};
+
+}  // namespace
+
+Result<int> run_predict(const Args& args) {
+  const auto options = understand(*find_command("predict"), args);
+  if (!options) return tl::unexpected(options.error());
+  std::vector<Edit> edits;
+  for (const std::string_view name : kOrder) {
+    const auto it = args.options.find(name);
+    if (it == args.options.end()) continue;
+    if (it->second.empty()) edits.push_back({std::string(name), ""});
+    for (const std::string& value : it->second) edits.push_back({std::string(name), value});
+  }
+  Progress progress(options->show_progress);
+  auto run = run_again(args.positional, *options, progress);
+  if (!run) return tl::unexpected(run.error());
+
+  progress.stage("changing the job");
+  Run changed;
+  changed.build = run->build;
+  std::vector<AppliedEdit> applied;
+  Scenario scenario{run->traces, changed.build};
+  for (const Edit& e : edits) {
+    auto done = apply_edit(scenario, e);
+    if (!done) return tl::unexpected(done.error());
+    applied.push_back(std::move(*done));
+  }
+  replay(changed.build.graph, changed.replay);
+
+  progress.stage("writing reports");
+  auto document = predict_document(run->traces, run->build, run->replay, changed.build, changed.replay, applied,
+                                   {.steps = options->steps, .explain = args.has("--explain")});
+  if (!document) return tl::unexpected(document.error());
+  document->inputs = args.positional;
+  if (edits.empty())
+    document->notes.add("no-edit", Severity::info, 1, "", "nothing is changed: the prediction is the replay");
+  if (!options->export_path.empty()) {
+    progress.stage("writing " + options->export_path);
+    changed.traces = std::move(run->traces);
+    if (auto ok = export_run(changed, *options); !ok) return tl::unexpected(ok.error());
+  }
+  progress.finish();
+  return emit(*document, *options);
+}
+
+}  // namespace orrery

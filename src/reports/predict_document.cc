@@ -1,0 +1,152 @@
+// Everything `orrery predict` answers: the iteration as it is and as it would be, with an interval, the classes of
+// time, every rank, and why (the critical path before and after).
+//
+// Interval (90%): the replay's own error on the run as it was, and for each edit a share of the time that it changed,
+// the more the less the trace tells of it (AppliedEdit::doubt); independent, so squares add up. Never under 0.5% of the
+// prediction.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "reports/reports.h"
+
+namespace orrery {
+namespace {
+
+struct Side {
+  std::vector<StepTimes> times;
+  double iteration = 0;                  // ms
+  std::array<double, 5> classes{};       // ms a step, mean over ranks and steps
+  std::map<std::uint32_t, double> rank;  // row of ranks -> ms a step
+};
+
+Side look_at(const ExecGraph& g, const Replay& r, const StepRows& rows, bool measured) {
+  Side side;
+  side.times.resize(rows.size());
+  const DeviceTasks tasks = device_tasks(g);
+  DeviceRuns device;
+  for (std::uint32_t k = 0; k < g.ranks.size(); ++k) {
+    look_at_device(g, r, tasks, k, device);
+    add_step_times(g, r, device, rows, side.times);
+  }
+  std::map<std::int64_t, double> longest;
+  std::map<std::uint32_t, int> steps;
+  for (const StepTimes& t : side.times) {
+    const Step& s = g.steps[t.step];
+    const double ms = to_ms(measured ? t.measured : t.replayed);
+    longest[s.number] = std::max(longest[s.number], ms);
+    side.rank[s.rank] += ms;
+    ++steps[s.rank];
+    const ClassTimes& c = measured ? t.measured_classes : t.replayed_classes;
+    const std::array<Ns, 5> parts{c.exposed_compute, c.overlapped, c.exposed_comm, c.other, c.memory};
+    for (std::size_t p = 0; p < parts.size(); ++p)
+      side.classes[p] += to_ms(parts[p]) / static_cast<double>(side.times.size());
+  }
+  for (const auto& [number, ms] : longest) side.iteration += ms / static_cast<double>(longest.size());
+  for (auto& [rank, ms] : side.rank) ms /= steps[rank];
+  return side;
+}
+
+constexpr std::array<const char*, 5> kClasses = {"exposed_compute_ms", "overlapped_ms", "exposed_comm_ms", "other_ms",
+                                                 "memory_ms"};
+
+// Sums of the critical path by kind and name, ms a step.
+std::map<std::pair<std::string, std::string>, double> path_sums(const TraceSet& traces, const ExecGraph& g,
+                                                                const Replay& r, const StepRows& rows) {
+  std::map<std::pair<std::string, std::string>, double> out;
+  const auto paths = critical_paths(g, r, rows);
+  const Section s = critical_path_section(traces, g, paths);
+  for (const auto& row : s.table.rows)  // kind, rank, name, ms, pct
+    out[{std::get<std::string>(row[0]), diff_name(std::get<std::string>(row[2]))}] +=
+        std::get<double>(row[3]) / static_cast<double>(paths.size());
+  return out;
+}
+
+}  // namespace
+
+Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base, const Replay& before,
+                                  const GraphBuild& changed, const Replay& after, const std::vector<AppliedEdit>& edits,
+                                  const PredictReportOptions& options) {
+  const auto rows = select_steps(base.graph, options.steps);
+  if (!rows) return tl::unexpected(rows.error());
+  const Side measured = look_at(base.graph, before, *rows, true), replayed = look_at(base.graph, before, *rows, false);
+  const Side predicted = look_at(changed.graph, after, *rows, false);
+
+  Document d;
+  d.command = "predict";
+  d.notes = traces.notes;
+  for (const RankTrace& t : traces.ranks) d.notes.merge(t.notes);
+  d.notes.merge(base.notes);
+
+  Section applied{.key = "edits", .title = "Edits", .table = {}};
+  applied.table.columns = {
+      {.key = "name"}, {.key = "value"}, {.key = "nodes_changed"}, {.key = "edges_changed"}, {.key = "assumes"}};
+  double doubt = 0;
+  for (const AppliedEdit& e : edits) {
+    applied.table.rows.push_back({e.edit.name, e.edit.value, static_cast<std::int64_t>(e.changed.nodes),
+                                  static_cast<std::int64_t>(e.changed.edges), e.assumes});
+    doubt += e.doubt * e.doubt;
+    if (e.changed.nodes == 0 && e.changed.edges == 0)
+      d.notes.add("edit-without-effect", Severity::info, 1,
+                  e.edit.name + (e.edit.value.empty() ? "" : " " + e.edit.value),
+                  "the edit changes nothing in this job: the prediction is the replay");
+  }
+
+  Section baseline{.key = "baseline", .title = "Baseline (as replayed)", .single = true, .table = {}};
+  Section result{.key = "predicted", .title = "Predicted", .single = true, .table = {}};
+  const auto add = [](Section& s, Column column, Cell cell) {
+    s.table.columns.push_back(std::move(column));
+    if (s.table.rows.empty()) s.table.rows.emplace_back();
+    s.table.rows.front().push_back(std::move(cell));
+  };
+  const double own = std::abs(replayed.iteration - measured.iteration);
+  const double moved = std::abs(predicted.iteration - replayed.iteration);
+  const double half = std::max(0.005 * predicted.iteration, std::sqrt(own * own + doubt * moved * moved));
+  add(baseline, {.key = "iteration_ms"}, replayed.iteration);
+  add(baseline, {.key = "iteration_measured_ms"}, measured.iteration);
+  for (std::size_t c = 0; c < kClasses.size(); ++c)
+    add(baseline, {.key = std::string("breakdown.") + kClasses[c]}, replayed.classes[c]);
+  add(result, {.key = "iteration_ms"}, predicted.iteration);
+  add(result, {.key = "interval_ms", .json_only = true},
+      std::vector<double>{std::max(0.0, predicted.iteration - half), predicted.iteration + half});
+  add(result, {.key = "interval_half_ms", .title = "+- ms (90 %)"}, half);
+  for (std::size_t c = 0; c < kClasses.size(); ++c)
+    add(result, {.key = std::string("breakdown.") + kClasses[c]}, predicted.classes[c]);
+  add(result, {.key = "memory_gib_per_gpu", .json_only = true}, Cell{});
+  add(result, {.key = "fits", .json_only = true}, Cell{});
+
+  Section ranks{.key = "predicted.per_rank", .title = "By rank (ms a step)", .table = {}};
+  ranks.text_rows = 16;
+  ranks.table.columns = {{.key = "rank"}, {.key = "iteration_ms"}, {.key = "baseline_ms"}};
+  for (const auto& [rank, ms] : predicted.rank)
+    ranks.table.rows.push_back({base.graph.ranks[rank].rank, ms, replayed.rank.at(rank)});
+
+  Section top{.key = "", .title = "", .single = true, .table = {}};
+  add(top, {.key = "speedup"}, predicted.iteration > 0 ? Cell{replayed.iteration / predicted.iteration} : Cell{});
+
+  Section explain{.key = "explain", .title = "Why: the critical path before and after (ms a step)", .table = {}};
+  explain.text_rows = options.explain ? 0 : 12;
+  explain.table.columns = {
+      {.key = "kind"}, {.key = "name"}, {.key = "before_ms"}, {.key = "after_ms"}, {.key = "delta_ms"}};
+  auto sums = path_sums(traces, base.graph, before, *rows);
+  const auto later = path_sums(traces, changed.graph, after, *rows);
+  std::map<std::pair<std::string, std::string>, std::array<double, 2>> both;
+  for (const auto& [key, ms] : sums) both[key][0] = ms;
+  for (const auto& [key, ms] : later) both[key][1] = ms;
+  std::vector<std::pair<std::pair<std::string, std::string>, std::array<double, 2>>> order(both.begin(), both.end());
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::abs(a.second[1] - a.second[0]) > std::abs(b.second[1] - b.second[0]);
+  });
+  for (const auto& [key, ms] : order)
+    explain.table.rows.push_back({key.first, key.second, ms[0], ms[1], ms[1] - ms[0]});
+
+  d.sections.push_back(std::move(applied));
+  d.sections.push_back(std::move(baseline));
+  d.sections.push_back(std::move(result));
+  d.sections.push_back(std::move(top));
+  d.sections.push_back(std::move(ranks));
+  d.sections.push_back(std::move(explain));
+  return d;
+}
+
+}  // namespace orrery

@@ -1,0 +1,286 @@
+#include "whatif/edits.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <regex>
+
+namespace orrery {
+namespace {
+
+std::string quoted(const Edit& e) { return e.value.empty() ? e.name : e.name + " " + e.value; }
+
+Result<std::regex> pattern(const std::string& text, const Edit& e) {
+  if (text.empty()) return fail("an empty pattern", quoted(e), "REGEX=FACTORx, as in gemm=0.5x");
+  try {
+    return std::regex(text, std::regex::ECMAScript | std::regex::optimize);
+  } catch (const std::regex_error& error) {
+    return fail("not a regular expression: " + text, quoted(e), error.what());
+  }
+}
+
+// Of each trace and name: whether `re` is found in it. Kernel names are many times fewer than kernels.
+class Chosen {
+ public:
+  Chosen(const TraceSet& traces, const std::regex& re) : traces_(traces), re_(re), asked_(traces.ranks.size()) {
+    for (std::size_t t = 0; t < asked_.size(); ++t) asked_[t].assign(traces.ranks[t].strings.size(), 0);
+  }
+  bool operator()(const ExecGraph& g, std::uint32_t n) {
+    if (g.source[n] == kNoOp) return false;
+    const std::uint32_t t = g.ranks[g.rank[n]].trace;
+    std::uint8_t& answer = asked_[t][raw(traces_.ranks[t].ops.name[raw(g.source[n])])];
+    if (answer == 0) {
+      const std::string_view name = traces_.ranks[t].name_of(g.source[n]);
+      answer = std::regex_search(name.begin(), name.end(), re_) ? 2 : 1;
+    }
+    return answer == 2;
+  }
+
+ private:
+  const TraceSet& traces_;
+  const std::regex& re_;
+  std::vector<std::vector<std::uint8_t>> asked_;
+};
+
+bool is_task(NodeKind k) {
+  return k == NodeKind::kernel || k == NodeKind::comm || k == NodeKind::memcpy || k == NodeKind::memset;
+}
+
+Result<AppliedEdit> kernel(Scenario& s, const Edit& e) {
+  const std::size_t at = e.value.rfind('=');
+  if (at == std::string::npos) return fail("no factor", quoted(e), "REGEX=FACTORx, as in gemm=0.5x");
+  const auto factor = parse_factor(std::string_view(e.value).substr(at + 1));
+  if (!factor) return fail(factor.error().what, quoted(e), factor.error().advice);
+  const auto re = pattern(e.value.substr(0, at), e);
+  if (!re) return tl::unexpected(re.error());
+  ExecGraph& g = s.build.graph;
+  Chosen chosen(s.traces, *re);
+  AppliedEdit done{e, {}, "kernels keep their factor whatever runs beside them", 0.05};
+  std::uint64_t matched = 0;
+  for (std::uint32_t n = 0; n < g.size(); ++n) {
+    if (!is_task(g.kind[n]) || !chosen(g, n)) continue;
+    ++matched;
+    const Ns t = std::llround(static_cast<double>(g.duration[n]) * *factor);
+    done.changed.nodes += t != g.duration[n];
+    g.duration[n] = t;
+  }
+  if (matched == 0) return fail("no kernel matches", quoted(e), "orrery replay lists the names");
+  refresh_queue_lags(g);
+  return done;
+}
+
+// A kernel that comes right after one of the first pattern on its stream is taken into it.
+Result<AppliedEdit> fuse(Scenario& s, const Edit& e) {
+  const std::size_t comma = e.value.find(',');
+  if (comma == std::string::npos) return fail("two patterns are needed", quoted(e), "REGEX1,REGEX2");
+  const auto first = pattern(e.value.substr(0, comma), e), second = pattern(e.value.substr(comma + 1), e);
+  if (!first) return tl::unexpected(first.error());
+  if (!second) return tl::unexpected(second.error());
+  ExecGraph& g = s.build.graph;
+  Chosen is_first(s.traces, *first), is_second(s.traces, *second);
+  AppliedEdit done{e, {}, "a fused kernel takes as long as the longer of its two, and one launch", 0.5};
+  // by lane, the last task; nodes of a lane come in its order
+  std::vector<std::uint32_t> last;
+  const std::vector<Ns> before = g.duration;
+  for (std::uint32_t n = 0; n < g.size(); ++n) {
+    if (g.lane[n] == kNone || !is_task(g.kind[n])) continue;
+    if (last.size() <= g.lane[n]) last.resize(g.lane[n] + 1, kNone);
+    const std::uint32_t previous = std::exchange(last[g.lane[n]], n);
+    if (previous == kNone || g.kind[previous] != NodeKind::kernel || g.kind[n] != NodeKind::kernel) continue;
+    if (!is_first(g, previous) || !is_second(g, n)) continue;
+    g.duration[previous] = std::max(g.duration[previous], before[n]);
+    g.duration[n] = 0;
+    ++done.changed.nodes;
+    for (std::uint32_t k = g.first_pred[n]; k < g.first_pred[n + 1]; ++k) {
+      if (g.pred_kind[k] == EdgeKind::stream && raw(g.pred[k]) == previous) g.pred_lag[k] = 0, ++done.changed.edges;
+      if (g.pred_kind[k] != EdgeKind::launch) continue;
+      // its launch call costs nothing: the node after the begin of the call
+      const std::uint32_t begin = raw(g.pred[k]);
+      for (std::uint32_t m = begin + 1; m < std::min(g.size(), begin + 64); ++m) {
+        if (g.lane[m] != g.lane[begin]) continue;
+        if (g.source[m] == g.source[begin]) g.duration[m] = 0, ++done.changed.nodes;
+        break;
+      }
+    }
+    last[g.lane[n]] = previous;  // what follows may be taken in as well
+  }
+  if (done.changed.nodes == 0) return fail("no kernel of the second pattern follows one of the first", quoted(e));
+  refresh_queue_lags(g);
+  return done;
+}
+
+Result<AppliedEdit> host(Scenario& s, const Edit& e) {
+  const auto factor = parse_factor(e.value);
+  if (!factor) return fail(factor.error().what, quoted(e), factor.error().advice);
+  return AppliedEdit{e, scale_host(s.build.graph, *factor), "all time of CPU threads alike, waits follow by themselves",
+                     0.15};
+}
+
+Result<AppliedEdit> launch(Scenario& s, const Edit& e) {
+  const auto factor = parse_factor(e.value);
+  if (!factor) return fail(factor.error().what, quoted(e), factor.error().advice);
+  return AppliedEdit{e, scale_launches(s.build.graph, *factor), "the calls that launch, not the operators around them",
+                     0.15};
+}
+
+// Launches free: what the calls cost, and the time from a call to its kernel where nothing else holds it.
+Result<AppliedEdit> cuda_graphs(Scenario& s, const Edit& e) {
+  ExecGraph& g = s.build.graph;
+  AppliedEdit done{e, scale_launches(g, 0), "launch calls cost nothing; the operators around them still run", 0.3};
+  for (std::uint32_t k = 0; k < g.edges(); ++k) {
+    if (g.pred_kind[k] != EdgeKind::launch || g.pred_lag[k] <= 0) continue;
+    g.pred_lag[k] = 0;
+    ++done.changed.edges;
+  }
+  return done;
+}
+
+Result<AppliedEdit> network(Scenario& s, const Edit& e) {
+  struct Part {
+    std::string_view key;
+    double factor = 1;
+    double latency_us = -1;
+  };
+  std::vector<Part> parts;
+  for (std::string_view rest = e.value; !rest.empty();) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view item = rest.substr(0, comma);
+    rest.remove_prefix(std::min(rest.size(), comma + 1));
+    const std::size_t at = item.find('=');
+    const std::string_view key = item.substr(0, at);
+    if (at == std::string_view::npos || (key != "intra" && key != "inter" && key != "latency_us"))
+      return fail("not a part of the network: " + std::string(item), quoted(e), "intra=1.5x,inter=2x,latency_us=5");
+    const std::string_view value = item.substr(at + 1);
+    Part p{key};
+    if (key == "latency_us") {
+      const auto us = parse_factor(value);
+      if (!us || value.ends_with('x')) return fail("not a latency: " + std::string(value), quoted(e), "latency_us=5");
+      p.latency_us = *us;
+    } else if (value.ends_with('x')) {
+      const auto factor = parse_factor(value);
+      if (!factor) return fail(factor.error().what, quoted(e), factor.error().advice);
+      p.factor = *factor;
+    } else {  // a bandwidth: against what the largest messages reach today
+      const auto target = parse_factor(value);
+      if (!target) return fail(target.error().what, quoted(e), "GB/s, or a factor such as 1.5x");
+      const double today = bus_bandwidth(s.build.communication, key == "intra" ? Link::intra : Link::inter);
+      if (today <= 0)
+        return fail("no transfer over such links tells today's bandwidth", quoted(e), "give a factor: 2x");
+      p.factor = *target / today;
+    }
+    parts.push_back(p);
+  }
+  if (parts.empty()) return fail("no part of the network", quoted(e), "intra=1.5x,inter=2x,latency_us=5");
+  AppliedEdit done{
+      e, {}, "transfers are latency and bytes over bandwidth; compute does not feel the other overlap", 0.15};
+  for (const Part& p : parts) {
+    if (p.latency_us >= 0) {
+      for (const Link l : {Link::intra, Link::inter}) {
+        const Changed c = set_latency(s.build, l, static_cast<Ns>(p.latency_us * 1000));
+        done.changed.nodes += c.nodes;
+      }
+      continue;
+    }
+    const Link link = p.key == "intra" ? Link::intra : Link::inter;
+    const Changed c = scale_bandwidth(s.build, link, p.factor);
+    const auto& meetings = s.build.communication.meetings;
+    if (std::none_of(meetings.begin(), meetings.end(),
+                     [&](const Meeting& m) { return link_of(s.build.communication, m) == link; }))
+      return fail("no collective whose members all have traces runs over " + std::string(p.key) + " links", quoted(e));
+    done.changed.nodes += c.nodes;
+    done.changed.edges += c.edges;
+  }
+  return done;
+}
+
+Result<AppliedEdit> without_stragglers(Scenario& s, const Edit& e) {
+  AppliedEdit done{e, {}, "a straggler becomes as fast as the median of its peers", 0.2};
+  for (const Straggler& straggler : find_stragglers(s.traces, s.build)) {
+    const Changed c = remove_straggler(s.build, straggler);
+    done.changed.nodes += c.nodes;
+  }
+  refresh_queue_lags(s.build.graph);
+  return done;
+}
+
+Result<AppliedEdit> delay(Scenario& s, const Edit& e) {
+  std::int64_t rank = -1;
+  double ms = 0;
+  for (std::string_view rest = e.value; !rest.empty();) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view item = rest.substr(0, comma);
+    rest.remove_prefix(std::min(rest.size(), comma + 1));
+    const char* const end = item.data() + item.size();
+    if (item.starts_with("rank=") && std::from_chars(item.data() + 5, end, rank).ptr == end) continue;
+    if (item.starts_with("ms=") && std::from_chars(item.data() + 3, end, ms).ptr == end) continue;
+    return fail("not a delay: " + std::string(item), quoted(e), "rank=3,ms=10");
+  }
+  if (rank < 0 || !(ms > 0 && ms < 1e9)) return fail("a rank and a time are needed", quoted(e), "rank=3,ms=10");
+  ExecGraph& g = s.build.graph;
+  AppliedEdit done{e, {}, "the rank's first thread is late by so much at the begin of each step", 0.05};
+  bool known = false;
+  for (const Step& step : g.steps) {
+    if (g.ranks[step.rank].rank != rank) continue;
+    known = true;
+    // the first host work after the step's begin, on its thread
+    const std::uint32_t begin = raw(step.begin_node);
+    for (std::uint32_t n = begin + 1; n < g.size(); ++n) {
+      if (g.lane[n] != g.lane[begin] || g.kind[n] != NodeKind::host) continue;
+      g.duration[n] += static_cast<Ns>(ms * 1e6);
+      ++done.changed.nodes;
+      break;
+    }
+  }
+  if (!known) return fail("no trace of rank " + std::to_string(rank), quoted(e));
+  if (done.changed.nodes == 0) return fail("the steps have no markers to begin at", quoted(e));
+  return done;
+}
+
+// The bound that no overlap can pass: communication takes no time at all.
+Result<AppliedEdit> perfect_overlap(Scenario& s, const Edit& e) {
+  ExecGraph& g = s.build.graph;
+  AppliedEdit done{e, {}, "a bound, not a prediction: transfers take no time, ranks still wait for each other", 0};
+  for (std::uint32_t n = 0; n < g.size(); ++n) {
+    if (g.kind[n] != NodeKind::comm || g.duration[n] == 0) continue;
+    g.duration[n] = 0;
+    ++done.changed.nodes;
+  }
+  refresh_queue_lags(g);
+  return done;
+}
+
+struct Row {
+  std::string_view name;
+  Result<AppliedEdit> (*apply)(Scenario&, const Edit&);
+};
+constexpr std::array<Row, 9> kEdits = {{{"--kernel", kernel},
+                                        {"--fuse", fuse},
+                                        {"--host", host},
+                                        {"--launch", launch},
+                                        {"--cuda-graphs", cuda_graphs},
+                                        {"--network", network},
+                                        {"--without-stragglers", without_stragglers},
+                                        {"--delay", delay},
+                                        {"--perfect-overlap", perfect_overlap}}};
+
+}  // namespace
+
+Result<double> parse_factor(std::string_view text) {
+  std::string_view digits = text;
+  if (digits.ends_with('x')) digits.remove_suffix(1);
+  double v = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto [stop, error] = std::from_chars(digits.data(), end, v);
+  if (error != std::errc{} || stop != end || !(v > 0) || !(v < 1e6))
+    return fail("not a factor: " + std::string(text), "", "a number above 0, as in 0.5x");
+  return v;
+}
+
+Result<AppliedEdit> apply_edit(Scenario& scenario, const Edit& edit) {
+  for (const Row& row : kEdits)
+    if (row.name == edit.name) return row.apply(scenario, edit);
+  return fail("not an edit: " + edit.name);
+}
+
+}  // namespace orrery
