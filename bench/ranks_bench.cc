@@ -21,6 +21,7 @@
 #include "importers/importers.h"
 #include "replay/replay.h"
 #include "reports/reports.h"
+#include "whatif/layout.h"
 #include "whatif/whatif.h"
 
 namespace {
@@ -178,9 +179,9 @@ std::string change(const Json& base, const Json& target, double truth_ms, Job& j
   const auto number = [](const Json& j, const char* k) { return j.contains(k) ? j[k].get<double>() : 1.0; };
   for (const auto& [key, value] : target.items()) {
     if (base.contains(key) && base[key] == value) continue;
-    static const std::vector<std::string> ours = {"launch_factor", "cpu_factor", "gemm_factor",
-                                                  "net_intra",     "net_inter",  "straggler",
-                                                  "straggler_pct", "name",       "seed"};
+    static const std::vector<std::string> ours = {"launch_factor", "cpu_factor", "gemm_factor",   "net_intra",
+                                                  "net_inter",     "straggler",  "straggler_pct", "name",
+                                                  "seed",          "dp"};
     if (std::find(ours.begin(), ours.end(), key) == ours.end()) return "";
   }
   ExecGraph& g = job.build.graph;
@@ -208,6 +209,13 @@ std::string change(const Json& base, const Json& target, double truth_ms, Job& j
   if (const double f = number(target, "net_inter"); f != 1) {
     scale_bandwidth(job.build, Link::inter, f);
     done += fmt::format(" inter bandwidth {}x", f);
+  }
+  if (target.value("dp", 1) != base.value("dp", 1)) {
+    auto layout = recognise_layout(job.traces, job.build);
+    if (!layout) return layout.error().line();
+    if (auto done_dp = change_dp(job.traces, job.build, *layout, target.value("dp", 1)); !done_dp)
+      return done_dp.error().line();
+    done += fmt::format(" dp {}", target.value("dp", 1));
   }
   if (target.value("straggler", -1) == -1 && base.value("straggler", -1) != -1) {
     for (const Straggler& s : find_stragglers(job.traces, job.build)) {
@@ -246,8 +254,7 @@ void simulated(const fs::path& data) {
       {
         const Json &a = base["config"], &b = truth["config"];
         bool same_job = true;
-        for (const char* k :
-             {"tp", "pp", "dp", "vpp", "layers", "hidden", "ffn", "heads", "seq", "mbs", "microbatches"})
+        for (const char* k : {"tp", "pp", "vpp", "layers", "hidden", "ffn", "heads", "seq", "mbs", "microbatches"})
           same_job = same_job && a.value(k, 0) == b.value(k, 0);
         if (!same_job) continue;
       }

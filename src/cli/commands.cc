@@ -71,10 +71,11 @@ std::vector<Command> make_commands() {
            "and answers with the iteration time, its 90 % interval, the classes of time, every rank and the reasons. "
            "Edits add up in one call. FACTORx multiplies a duration (0.5x is twice as fast); of a bandwidth it "
            "multiplies the bandwidth.\n\n"
-           "The layout of the job (data, tensor and pipeline parallelism, layers, shapes) stays as it is: edits of "
-           "those are not built yet. docs/model.md says what each edit takes for granted.",
+           "Of the layout the degree of data parallelism can be changed; pipelines, tensor parallelism, layers and "
+           "shapes stay as they are. docs/model.md says what each edit takes for granted.",
        .options =
-           {{"--kernel", "REGEX=FACTORx", "kernels whose name REGEX is found in take so much of their time",
+           {{"--dp", "N", "data parallelism of degree N; the other dimensions stay", Takes::word},
+            {"--kernel", "REGEX=FACTORx", "kernels whose name REGEX is found in take so much of their time",
              Takes::word, true},
             {"--fuse", "REGEX1,REGEX2", "a kernel of the second right after one of the first becomes one with it",
              Takes::word, true},
@@ -103,6 +104,7 @@ std::vector<Command> make_commands() {
             kHelp},
        .when_incomplete = "the input was truncated or data were lost; what could be read is answered",
        .examples = {{"Matrix products twice as fast:", "orrery predict samples/gpt-tp2-pp2-dp2 --kernel gemm=0.5x"},
+                    {"Eight times the data parallelism:", "orrery predict samples/gpt-tp2-pp2-dp2 --dp 16"},
                     {"A network of twice the bandwidth, and launches for free:",
                      "orrery predict samples/gpt-tp2-pp2-dp2 --network intra=2x --cuda-graphs"}},
        .run = run_predict},

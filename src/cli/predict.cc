@@ -1,8 +1,11 @@
 // orrery predict: the same job, changed.
+#include <charconv>
+
 #include "cli/options.h"
 #include "cli/run.h"
 #include "reports/reports.h"
 #include "whatif/edits.h"
+#include "whatif/layout.h"
 
 namespace orrery {
 namespace {
@@ -38,14 +41,42 @@ Result<int> run_predict(const Args& args) {
     if (!done) return tl::unexpected(done.error());
     applied.push_back(std::move(*done));
   }
+  auto layout = recognise_layout(run->traces, run->build);
+  JobLayout new_layout = layout ? *layout : JobLayout{};
+  if (args.has("--dp")) {
+    if (!layout) return tl::unexpected(layout.error());
+    const std::string text = args.value("--dp");
+    std::int64_t dp = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), dp);
+    if (error != std::errc{} || end != text.data() + text.size() || dp < 1 || dp > 1'000'000)
+      return fail("not a degree of data parallelism: " + text, "--dp", "a whole number from 1");
+    const NetworkModel net = learn_network(run->traces, run->build, *layout);
+    const bool unseen = !net.intra.seen || !net.inter.seen;
+    auto done = change_dp(run->traces, changed.build, new_layout, dp);
+    if (!done) return tl::unexpected(done.error());
+    applied.push_back({{"--dp", text},
+                       *done,
+                       "the replicas of the trace stand for all; rings between servers use every member's own network "
+                       "card; more ranks are not later on average",
+                       0.15,
+                       dp == layout->dp ? 0.0
+                       : unseen         ? 0.04
+                                        : 0.02});
+  }
   replay(changed.build.graph, changed.replay);
 
   progress.stage("writing reports");
   auto document = predict_document(run->traces, run->build, run->replay, changed.build, changed.replay, applied,
-                                   {.steps = options->steps, .explain = args.has("--explain")});
+                                   {.steps = options->steps,
+                                    .explain = args.has("--explain"),
+                                    .layout = layout ? &*layout : nullptr,
+                                    .new_layout = layout ? &new_layout : nullptr});
   if (!document) return tl::unexpected(document.error());
   document->inputs = args.positional;
-  if (edits.empty())
+  if (!layout)
+    document->notes.add("layout-unknown", Severity::warning, 1, layout.error().what,
+                        "edits of the layout cannot be made on this job");
+  if (applied.empty())
     document->notes.add("no-edit", Severity::info, 1, "", "nothing is changed: the prediction is the replay");
   if (!options->export_path.empty()) {
     progress.stage("writing " + options->export_path);

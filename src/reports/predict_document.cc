@@ -2,8 +2,8 @@
 // time, every rank, and why (the critical path before and after).
 //
 // Interval (90%): the replay's own error on the run as it was, and for each edit a share of the time that it changed,
-// the more the less the trace tells of it (AppliedEdit::doubt); independent, so squares add up. Never under 0.5% of the
-// prediction.
+// the more the less the trace tells of it (AppliedEdit::doubt), and of edits of the layout a share of the whole;
+// independent, so squares add up. Never under 0.5% of the prediction.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -81,11 +81,12 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   Section applied{.key = "edits", .title = "Edits", .table = {}};
   applied.table.columns = {
       {.key = "name"}, {.key = "value"}, {.key = "nodes_changed"}, {.key = "edges_changed"}, {.key = "assumes"}};
-  double doubt = 0;
+  double doubt = 0, floor = 0;
   for (const AppliedEdit& e : edits) {
     applied.table.rows.push_back({e.edit.name, e.edit.value, static_cast<std::int64_t>(e.changed.nodes),
                                   static_cast<std::int64_t>(e.changed.edges), e.assumes});
     doubt += e.doubt * e.doubt;
+    floor += e.floor * e.floor;
     if (e.changed.nodes == 0 && e.changed.edges == 0)
       d.notes.add("edit-without-effect", Severity::info, 1,
                   e.edit.name + (e.edit.value.empty() ? "" : " " + e.edit.value),
@@ -101,7 +102,9 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   };
   const double own = std::abs(replayed.iteration - measured.iteration);
   const double moved = std::abs(predicted.iteration - replayed.iteration);
-  const double half = std::max(0.005 * predicted.iteration, std::sqrt(own * own + doubt * moved * moved));
+  const double half =
+      std::max(0.005 * predicted.iteration,
+               std::sqrt(own * own + doubt * moved * moved + floor * predicted.iteration * predicted.iteration));
   add(baseline, {.key = "iteration_ms"}, replayed.iteration);
   add(baseline, {.key = "iteration_measured_ms"}, measured.iteration);
   for (std::size_t c = 0; c < kClasses.size(); ++c)
@@ -120,6 +123,22 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   ranks.table.columns = {{.key = "rank"}, {.key = "iteration_ms"}, {.key = "baseline_ms"}};
   for (const auto& [rank, ms] : predicted.rank)
     ranks.table.rows.push_back({base.graph.ranks[rank].rank, ms, replayed.rank.at(rank)});
+
+  Section layout{.key = "layout", .title = "Layout", .single = true, .table = {}};
+  const auto add_layout = [&](const std::string& side, const JobLayout& l, bool with_confidence) {
+    add(layout, {.key = side + ".tp"}, l.tp);
+    add(layout, {.key = side + ".pp"}, l.pp);
+    add(layout, {.key = side + ".dp"}, l.dp);
+    add(layout, {.key = side + ".num_microbatches"}, l.num_microbatches > 0 ? Cell{l.num_microbatches} : Cell{});
+    add(layout, {.key = side + ".distributed_optimizer"}, l.distributed_optimizer);
+    if (with_confidence) add(layout, {.key = side + ".confidence", .digits = 2}, l.confidence);
+  };
+  if (options.layout != nullptr) {
+    add_layout("base", *options.layout, true);
+    add_layout("new", options.new_layout != nullptr ? *options.new_layout : *options.layout, false);
+    for (const std::string& why : options.layout->doubts)
+      d.notes.add("layout-inferred", Severity::info, 1, why, "the traces do not say it: told from what they do");
+  }
 
   Section top{.key = "", .title = "", .single = true, .table = {}};
   add(top, {.key = "speedup"}, predicted.iteration > 0 ? Cell{replayed.iteration / predicted.iteration} : Cell{});
@@ -141,6 +160,7 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
     explain.table.rows.push_back({key.first, key.second, ms[0], ms[1], ms[1] - ms[0]});
 
   d.sections.push_back(std::move(applied));
+  d.sections.push_back(std::move(layout));
   d.sections.push_back(std::move(baseline));
   d.sections.push_back(std::move(result));
   d.sections.push_back(std::move(top));

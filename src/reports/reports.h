@@ -17,6 +17,7 @@
 #include "replay/replay.h"
 #include "reports/intervals.h"
 #include "whatif/edits.h"
+#include "whatif/layout.h"
 
 namespace orrery {
 
@@ -196,6 +197,9 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
 struct PredictReportOptions {
   std::vector<std::int64_t> steps;  // --steps; empty = all
   bool explain = false;             // people see every row of the explanation
+  // How the ranks share the work, before and after; nullptr where it could not be told.
+  const JobLayout* layout = nullptr;
+  const JobLayout* new_layout = nullptr;
 };
 // What `orrery predict` answers: `base` as replayed in `before`, `changed` (the same nodes) in `after`.
 // Document::inputs is left to the caller. Error: a step that does not exist.

@@ -25,6 +25,7 @@ struct AppliedEdit {
   std::string assumes;  // what the edit takes for granted, one sentence; "" = nothing but its own meaning
   // The time whose change the trace does not tell for sure, as a share of what the edit changes; widens the interval.
   double doubt = 0;
+  double floor = 0;  // the same as a share of the whole prediction, however little moved
 };
 
 // Errors: a name that is no edit; a value that is not what it takes; a pattern that matches nothing; a rank that is not

@@ -1,0 +1,29 @@
+#include "facts/gpus.h"
+
+#include <array>
+
+namespace orrery {
+namespace {
+
+// The longer names first: "H100 PCIe" before "H100".
+constexpr std::array<GpuFacts, 9> kGpus = {{
+    {"B200", 148, 2250, 8000, 900, 50, "NVIDIA DGX B200 datasheet: 8 x 400 Gb/s ConnectX-7"},
+    {"H200", 132, 989, 4800, 450, 50, "NVIDIA H200 datasheet; DGX H200: 8 x 400 Gb/s ConnectX-7"},
+    {"H100 PCIe", 114, 756, 2000, 300, 25, "NVIDIA H100 datasheet (PCIe, NVLink bridge)"},
+    {"H100", 132, 989, 3350, 450, 50, "NVIDIA H100 datasheet (SXM5); DGX H100: 8 x 400 Gb/s ConnectX-7"},
+    {"H800", 132, 989, 3350, 200, 50, "NVIDIA H800 (SXM5): NVLink 400 GB/s both ways"},
+    {"A100-SXM4-80GB", 108, 312, 2039, 300, 25, "NVIDIA A100 80GB datasheet (SXM4); DGX A100: 8 x 200 Gb/s ConnectX-6"},
+    {"A100", 108, 312, 1555, 300, 25, "NVIDIA A100 datasheet (40GB); DGX A100: 8 x 200 Gb/s ConnectX-6"},
+    {"V100", 80, 125, 900, 150, 12.5, "NVIDIA V100 datasheet (SXM2, fp16); DGX-1: 4 x 100 Gb/s for 8 GPUs, two a NIC"},
+    {"MI300X", 304, 1307, 5300, 448, 50, "AMD Instinct MI300X data sheet; 7 x 64 GB/s Infinity Fabric each way"},
+}};
+
+}  // namespace
+
+const GpuFacts* find_gpu(std::string_view device) {
+  for (const GpuFacts& g : kGpus)
+    if (device.find(g.name) != std::string_view::npos) return &g;
+  return nullptr;
+}
+
+}  // namespace orrery

@@ -1,0 +1,20 @@
+// What is known of GPUs and of the servers they are sold in, without any trace. Every number with its source.
+#pragma once
+#include <string_view>
+
+namespace orrery {
+
+struct GpuFacts {
+  std::string_view name;  // part of the name that the driver reports
+  int sms = 0;
+  double bf16_tflops = 0;  // dense
+  double memory_gb_per_s = 0;
+  double nvlink_gb_per_s = 0;  // each way, all links of one GPU; 0 = none
+  double nic_gb_per_s = 0;     // each way, a GPU's share of the network of the usual 8-GPU server
+  std::string_view source;
+};
+
+// The row whose name is part of `device`; nullptr = not known.
+const GpuFacts* find_gpu(std::string_view device);
+
+}  // namespace orrery

@@ -1,0 +1,298 @@
+#include "whatif/layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+
+namespace orrery {
+namespace {
+
+std::string upper(std::string s) {
+  for (char& c : s)
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  return s;
+}
+
+// What a description says; `other` when it says nothing of these.
+GroupRole role_of_label(const CommGroup& g, std::int64_t world) {
+  const std::string label = upper(g.label);
+  const auto has = [&](std::string_view s) { return label.find(s) != std::string::npos; };
+  if (has("EMBEDDING")) return GroupRole::embedding;
+  if (has("TENSOR") || label == "TP" || has("MESH_TP")) return GroupRole::tensor;
+  if (has("PIPELINE") || label == "PP" || has("MESH_PP")) return GroupRole::pipeline;
+  if (has("DATA_PARALLEL") || label == "DP" || has("MESH_DP")) return GroupRole::data;
+  if (has("MODEL_PARALLEL")) return GroupRole::model;
+  if (g.size == world && world > 1) return GroupRole::world;
+  return GroupRole::other;
+}
+
+struct Use {  // of one group, per rank that uses it
+  double calls = 0, bytes = 0;
+  bool reduces = false;
+};
+
+std::int64_t stride_of(const std::vector<std::int64_t>& ranks) {
+  if (ranks.size() < 2) return 0;
+  const std::int64_t s = ranks[1] - ranks[0];
+  for (std::size_t k = 2; k < ranks.size(); ++k)
+    if (ranks[k] - ranks[k - 1] != s) return 0;
+  return s;
+}
+
+double median(std::vector<double> v) {
+  if (v.empty()) return 0;
+  const auto mid = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
+  std::nth_element(v.begin(), mid, v.end());
+  return *mid;
+}
+
+}  // namespace
+
+std::string_view name_of(GroupRole r) {
+  switch (r) {
+    case GroupRole::tensor:
+      return "tensor";
+    case GroupRole::data:
+      return "data";
+    case GroupRole::pipeline:
+      return "pipeline";
+    case GroupRole::embedding:
+      return "embedding";
+    case GroupRole::model:
+      return "model";
+    case GroupRole::world:
+      return "world";
+    case GroupRole::other:
+      return "other";
+  }
+  return "";
+}
+
+Placement JobLayout::placement(GroupRole r) const {
+  const std::int64_t dp_stride = pipeline_outermost ? tp : tp * pp;
+  const std::int64_t pp_stride = pipeline_outermost ? tp * dp : tp;
+  // of n ranks `stride` apart, those in the server of the first
+  const auto place = [&](std::int64_t n, std::int64_t stride) {
+    return Placement{n, std::clamp<std::int64_t>(gpus_per_node / std::max<std::int64_t>(1, stride), 1, n)};
+  };
+  switch (r) {
+    case GroupRole::tensor:
+      return place(tp, 1);
+    case GroupRole::data:
+      return place(dp, dp_stride);
+    case GroupRole::pipeline:
+      return place(std::min<std::int64_t>(pp, 2), pp_stride);  // a stage and the next
+    case GroupRole::embedding:
+      return place(std::min<std::int64_t>(pp, 2), pp_stride * std::max<std::int64_t>(1, pp - 1));
+    case GroupRole::model: {
+      const std::int64_t n = tp * pp;
+      return {n, pp_stride >= gpus_per_node ? std::min(tp, gpus_per_node) : std::min(n, gpus_per_node)};
+    }
+    case GroupRole::world:
+    case GroupRole::other:
+      break;
+  }
+  return {world, std::min(world, gpus_per_node)};
+}
+
+GroupRole role_of(const JobLayout& layout, const Communication& c, const Meeting& m) {
+  const CommRow& row = c.rows[c.members[m.first].row];
+  if (row.parts != 0 || is_point_to_point(m.op)) return GroupRole::pipeline;
+  return m.group == kNone ? GroupRole::other : layout.role[m.group];
+}
+
+Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& build) {
+  const Communication& c = build.communication;
+  const ExecGraph& g = build.graph;
+  JobLayout l;
+  for (const RankTrace& t : traces.ranks) l.world = std::max({l.world, t.world_size, t.rank + 1});
+  std::size_t devices = 0;
+  for (const RankTrace& t : traces.ranks) devices = std::max(devices, t.devices.size());
+  std::size_t together = 0;
+  for (const HostClock& h : c.clocks) together = std::max(together, h.ranks.size());
+  if (devices > 1) {
+    l.gpus_per_node = static_cast<std::int64_t>(devices);
+  } else {
+    l.gpus_per_node = std::max<std::int64_t>(8, static_cast<std::int64_t>(together));
+    l.doubts.push_back("GPUs of a server: taken as " + std::to_string(l.gpus_per_node));
+  }
+
+  std::vector<Use> use(c.groups.size());
+  std::vector<std::set<std::uint32_t>> users(c.groups.size());
+  for (const CommRow& row : c.rows) {
+    if (row.group == kNone || row.parts != 0 || !row.launched) continue;
+    Use& u = use[row.group];
+    ++u.calls;
+    u.bytes += static_cast<double>(std::max<std::int64_t>(row.bytes, 0));
+    u.reduces |= row.op == CommOp::reduce_scatter || row.op == CommOp::all_reduce;
+    users[row.group].insert(row.rank);
+  }
+  for (std::size_t k = 0; k < use.size(); ++k) {
+    const double n = std::max<double>(1, static_cast<double>(users[k].size()));
+    use[k].calls /= n;
+    use[k].bytes /= n;
+    l.role.push_back(c.groups[k].inferred ? GroupRole::other : role_of_label(c.groups[k], l.world));
+    if (c.groups[k].inferred && c.groups[k].size == l.world && l.world > 1) l.role[k] = GroupRole::world;
+  }
+
+  // Pipelines: ranks that sends and receives connect.
+  std::vector<std::int64_t> home(static_cast<std::size_t>(l.world));
+  std::iota(home.begin(), home.end(), 0);
+  const auto find = [&](std::int64_t r) {
+    while (home[static_cast<std::size_t>(r)] != r) r = home[static_cast<std::size_t>(r)];
+    return r;
+  };
+  std::map<std::int64_t, int> distances;
+  for (const CommRow& row : c.rows)
+    for (std::uint32_t k = 0; k < row.parts; ++k) {
+      const std::int64_t a = g.ranks[row.rank].rank, b = c.parts[row.first_part + k].peer;
+      if (b < 0 || b >= l.world || a < 0) continue;
+      ++distances[std::abs(a - b)];
+      const std::int64_t x = find(a), y = find(b);
+      home[static_cast<std::size_t>(std::max(x, y))] = std::min(x, y);
+    }
+  for (const CommRow& row : c.rows) {  // without metadata: two ranks that exchange
+    if (row.parts != 0 || row.group == kNone || row.op != CommOp::exchange || c.groups[row.group].ranks.size() != 2)
+      continue;
+    const std::int64_t x = find(c.groups[row.group].ranks[0]), y = find(c.groups[row.group].ranks[1]);
+    if (x == y) continue;
+    home[static_cast<std::size_t>(std::max(x, y))] = std::min(x, y);
+    ++distances[c.groups[row.group].ranks[1] - c.groups[row.group].ranks[0]];
+    l.doubts.push_back("pipelines: ranks that exchange in pairs");
+  }
+  std::sort(l.doubts.begin(), l.doubts.end());
+  l.doubts.erase(std::unique(l.doubts.begin(), l.doubts.end()), l.doubts.end());
+  std::map<std::int64_t, std::int64_t> sizes;
+  for (std::int64_t r = 0; r < l.world; ++r) ++sizes[find(r)];
+  for (const auto& [first, n] : sizes) l.pp = std::max(l.pp, n);
+  for (std::size_t k = 0; k < c.groups.size(); ++k)  // sends of which no rank here takes part
+    if (l.role[k] == GroupRole::pipeline) l.pp = std::max(l.pp, c.groups[k].size);
+
+  if (l.pp == 1 && l.world > 1)
+    for (const CommRow& row : c.rows)
+      if (row.launched && row.op == CommOp::exchange && row.parts == 0)
+        return fail("the job's layout cannot be told: ranks exchange, but the traces do not say with whom", "",
+                    "record NCCL metadata (a recent PyTorch)");
+
+  // Tensor and data: as described; else the group that is called most by neighbours, and the one that reduces most.
+  const auto size_of = [&](GroupRole r) {
+    std::int64_t n = 1;
+    for (std::size_t k = 0; k < c.groups.size(); ++k)
+      if (l.role[k] == r && use[k].calls > 0) n = std::max(n, c.groups[k].size);
+    return n;
+  };
+  l.tp = size_of(GroupRole::tensor);
+  l.dp = size_of(GroupRole::data);
+  if (l.tp * l.pp * l.dp != l.world) {
+    double most = 0;
+    std::int64_t tensor = 1;
+    for (std::size_t k = 0; k < c.groups.size(); ++k) {
+      const bool neighbours = stride_of(c.groups[k].ranks) == 1 && c.groups[k].size < l.world;
+      if (l.role[k] != GroupRole::other || !neighbours || use[k].calls <= most) continue;
+      most = use[k].calls;
+      tensor = c.groups[k].size;
+    }
+    if (l.tp == 1 && tensor > 1 && l.world % (l.pp * tensor) == 0) {
+      l.tp = tensor;
+      l.doubts.push_back("tensor parallel " + std::to_string(tensor) + ": the neighbours that call each other most");
+    }
+    if (l.world % (l.tp * l.pp) != 0) {
+      return fail("the job's layout cannot be told: tensor " + std::to_string(l.tp) + " and pipeline " +
+                      std::to_string(l.pp) + " do not divide " + std::to_string(l.world) + " ranks",
+                  "", "are all of the job's process groups in the traces?");
+    }
+    l.dp = l.world / (l.tp * l.pp);
+    if (l.dp > 1) l.doubts.push_back("data parallel " + std::to_string(l.dp) + ": what is left of the ranks");
+  }
+  // the order of ranks: how far a stage is from the next
+  if (!distances.empty() && l.pp > 1 && l.dp > 1) {
+    const auto most = std::max_element(distances.begin(), distances.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    l.pipeline_outermost = most->first % (l.tp * l.dp) == 0 || most->first > l.tp;
+  }
+  // groups without a description, by size and stride
+  for (std::size_t k = 0; k < c.groups.size(); ++k) {
+    if (l.role[k] != GroupRole::other || c.groups[k].ranks.empty()) continue;
+    const std::int64_t n = c.groups[k].size, stride = stride_of(c.groups[k].ranks);
+    const std::int64_t dp_stride = l.pipeline_outermost ? l.tp : l.tp * l.pp;
+    const std::int64_t pp_stride = l.pipeline_outermost ? l.tp * l.dp : l.tp;
+    if (n == l.tp && stride == 1 && l.tp > 1) {
+      l.role[k] = GroupRole::tensor;
+    } else if (n == l.dp && stride == dp_stride && l.dp > 1) {
+      l.role[k] = GroupRole::data;
+    } else if (n == 2 && l.pp > 1 && stride == pp_stride * (l.pp - 1)) {
+      l.role[k] = use[k].bytes > 1e6 ? GroupRole::embedding : GroupRole::pipeline;
+    } else if (n == l.tp * l.pp && n < l.world) {
+      l.role[k] = GroupRole::model;
+    }
+  }
+  l.confidence = l.doubts.empty() ? 1 : 0.7;
+
+  // micro-batches: what the first stage sends to the second in a step
+  std::map<std::pair<std::uint32_t, std::int64_t>, std::int64_t> sent;  // row of the sending rank, step
+  for (const Meeting& m : c.meetings) {
+    if (m.op != CommOp::send) continue;
+    const CommRow &from = c.rows[c.members[m.first].row], &to = c.rows[c.members[m.first + 1].row];
+    if (g.ranks[from.rank].rank >= g.ranks[to.rank].rank) continue;
+    ++sent[{from.rank, from.step}];
+  }
+  std::vector<double> counts;
+  for (const auto& [key, n] : sent) counts.push_back(static_cast<double>(n));
+  l.num_microbatches = static_cast<std::int64_t>(median(counts));
+  for (const CommRow& row : c.rows)
+    if (row.group != kNone && l.role[row.group] == GroupRole::data && row.op == CommOp::reduce_scatter)
+      l.distributed_optimizer = true;
+  return l;
+}
+
+NetworkModel learn_network(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout) {
+  const Communication& c = build.communication;
+  NetworkModel net;
+  std::vector<double> ring[2], p2p[2], latency[2];  // intra, inter
+  std::int64_t largest[2] = {0, 0};
+  for (const Meeting& m : c.meetings)
+    if (m.missing == 0 && is_barrier(m.op))
+      largest[link_of(c, m) == Link::intra ? 0 : 1] =
+          std::max(largest[link_of(c, m) == Link::intra ? 0 : 1], c.rows[c.members[m.first].row].bytes);
+  for (const Meeting& m : c.meetings) {
+    if (m.missing != 0 || m.transfer <= 0) continue;
+    const CommRow& row = c.rows[c.members[m.first].row];
+    const std::size_t level = link_of(c, m) == Link::intra ? 0 : 1;
+    const GroupRole role = role_of(layout, c, m);
+    std::int64_t bytes = row.bytes;
+    if (row.parts > 1)
+      for (std::uint32_t k = 0; k < row.parts; ++k) bytes = std::max(bytes, c.parts[row.first_part + k].bytes);
+    if (bytes < 0) continue;
+    const double ns = static_cast<double>(m.transfer);
+    if (bytes <= 64 * 1024) {
+      latency[level].push_back(ns);
+    } else if (role == GroupRole::pipeline) {
+      if (bytes >= 1 << 20) p2p[level].push_back(static_cast<double>(bytes) / ns);
+    } else if (bytes >= std::max<std::int64_t>(1 << 20, largest[level] / 3) &&
+               is_barrier(m.op)) {  // latency is nothing
+      double bandwidth = static_cast<double>(bytes) * bus_factor(m.op, m.members) / ns;
+      if (level == 1)
+        bandwidth /= static_cast<double>(std::max<std::int64_t>(1, layout.placement(role).members_in_server));
+      ring[level].push_back(bandwidth);
+    }
+  }
+  Level* const levels[2] = {&net.intra, &net.inter};
+  for (std::size_t k = 0; k < 2; ++k) {
+    levels[k]->gb_per_s = median(ring[k]);
+    levels[k]->p2p_gb_per_s = median(p2p[k]);
+    levels[k]->latency_ns = latency[k].empty() ? 0 : *std::min_element(latency[k].begin(), latency[k].end());
+    levels[k]->seen = !ring[k].empty() || !p2p[k].empty();
+  }
+  // one pattern seen and not the other: the usual ratio of the two
+  if (net.inter.gb_per_s <= 0 && net.inter.p2p_gb_per_s > 0) net.inter.gb_per_s = net.inter.p2p_gb_per_s / 0.88;
+  const GpuFacts* gpu = nullptr;
+  for (const RankTrace& t : traces.ranks)
+    for (const Device& d : t.devices)
+      if (gpu == nullptr) gpu = find_gpu(d.name);
+  complete(net, gpu);
+  return net;
+}
+
+}  // namespace orrery

@@ -1,0 +1,50 @@
+// How the ranks of a job share its work: what a what-if of the layout starts from.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "costs/collective.h"
+#include "data/trace.h"
+#include "graph/build.h"
+#include "whatif/whatif.h"
+
+namespace orrery {
+
+enum class GroupRole : std::uint8_t { tensor, data, pipeline, embedding, model, world, other };
+std::string_view name_of(GroupRole r);
+
+struct JobLayout {
+  std::int64_t world = 1, tp = 1, pp = 1, dp = 1;
+  std::int64_t gpus_per_node = 8;
+  bool pipeline_outermost = true;      // rank order: tp fastest, then dp, then pp; else tp, pp, dp
+  std::int64_t num_microbatches = 0;   // of one pipeline, per step; 0 = not told
+  bool distributed_optimizer = false;  // gradients reduce-scattered, parameters gathered
+  std::vector<GroupRole> role;         // by row of Communication::groups
+  double confidence = 1;               // 0 to 1: how much of it is said, not inferred
+  std::vector<std::string> doubts;     // what was inferred, and from what
+
+  // Ranks of a group under this layout: how many there are, and how many share a server.
+  Placement placement(GroupRole r) const;
+};
+
+// From process groups (their descriptions; failing those, their sizes, strides and what they carry), the peers of sends
+// and receives, and the number of devices of a server. Errors: ranks whose groups do not multiply to the world.
+Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& build);
+
+// What of the job's meetings a role is: point-to-point is the pipeline's, whatever group it uses.
+GroupRole role_of(const JobLayout& layout, const Communication& c, const Meeting& m);
+
+// Latency and bandwidth of both levels, from the transfers of the job, completed by the facts of its GPU. `assumed`:
+// the levels that the trace never used.
+NetworkModel learn_network(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout);
+
+// ---- edits of the layout ----
+
+// Data parallelism of another degree: the ranks of the trace stay, as some of the new job's. Their data-parallel
+// collectives have more members, and all groups may lie on other servers; a sharded optimizer has less or more to do.
+// Errors: no data parallelism to change; a degree below 1.
+Result<Changed> change_dp(const TraceSet& traces, GraphBuild& build, JobLayout& layout, std::int64_t dp);
+
+}  // namespace orrery
