@@ -25,6 +25,11 @@ Result<Changed> change_dp(const TraceSet& traces, GraphBuild& build, JobLayout& 
   if (layout.dp < 2)
     return fail("the traced job has no data parallelism to change", "--dp " + std::to_string(dp),
                 "collectives that are not in the trace cannot be told yet");
+  const auto& all = build.communication.meetings;
+  if (std::none_of(all.begin(), all.end(),
+                   [&](const Meeting& m) { return role_of(layout, build.communication, m) == GroupRole::data; }))
+    return fail("no collective of the traces is known as data parallel", "--dp " + std::to_string(dp),
+                "all ranks of a data-parallel group are needed, with NCCL metadata");
   const NetworkModel net = learn_network(traces, build, layout);
   JobLayout next = layout;
   next.dp = dp;
