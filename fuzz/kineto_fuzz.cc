@@ -64,6 +64,26 @@ void check(const RankTrace& t) {
   for (const std::uint32_t c : t.kernel_args.comm) require(c == kNone || c < t.comm_args.size());
   for (const std::uint32_t c : t.op_args.comm) require(c == kNone || c < t.comm_args.size());
   for (const OpId i : t.open_ops) require(raw(i) < n);
+  require_below(t.lanes.pid_text, strings);
+  require_below(t.lanes.tid_text, strings);
+}
+
+// Of several ranks each is told once, in order, and has the lanes and side rows of its own rows alone.
+void check_all(const std::vector<RankTrace>& ranks) {
+  require(!ranks.empty());
+  for (const RankTrace& t : ranks) check(t);
+  if (ranks.size() == 1) return;
+  for (std::size_t k = 0; k < ranks.size(); ++k) {
+    const RankTrace& t = ranks[k];
+    require(t.rank >= 0 && (k == 0 || t.rank > ranks[k - 1].rank));
+    std::vector<bool> used(t.lanes.size(), false);
+    for (const auto* lanes : {&t.ops.lane, &t.flows.lane, &t.memory.lane})
+      for (const LaneId l : *lanes) used[raw(l)] = true;
+    for (const bool u : used) require(u);
+    require(t.op_args.size() + t.python_args.size() + t.kernel_args.size() + t.copy_args.size() + t.sync_args.size() <=
+            t.events);
+    require(t.comm_args.size() <= t.op_args.size() + t.kernel_args.size());
+  }
 }
 
 }  // namespace
@@ -76,7 +96,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     ImportOptions options;
     options.threads = 1;
     options.recover = (choice & 2) != 0;
-    if (const auto t = import_kineto_bytes(bytes, "fuzz", options)) check(*t);
+    if (const auto t = import_kineto_ranks(bytes, "fuzz", options)) check_all(*t);
     return 0;
   }
   // Small windows and a small limit, so that every seam is met.
@@ -88,6 +108,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   options.window_bytes = (choice & 8) != 0 ? 64 : 1024;
   options.largest_event = 2048;
   options.engine = (choice & 16) != 0 ? JsonSplitter::Engine::scalar : JsonSplitter::Engine::best;
-  if (const auto t = read_kineto(**source, "fuzz", options)) check(*t);
+  if (const auto t = read_kineto(**source, "fuzz", options)) check_all(*t);
   return 0;
 }

@@ -1,5 +1,6 @@
-// The rows that a profiler trace becomes: one RankTrace a file, plain structs of arrays.
-// Times are integer nanoseconds, absolute (ts * 1000 + baseTimeNanoseconds), in the clock of the rank's host.
+// The rows that a profiler trace becomes: one RankTrace a rank (a file, or what a tool fused into one), plain structs
+// of arrays. Times are integer nanoseconds, absolute (ts * 1000 + baseTimeNanoseconds), in the clock of the rank's
+// host.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -174,7 +175,7 @@ struct RankTrace {
   std::vector<OpId> open_ops;  // ascending: rows without a usable duration, closed by the importer (host: end of the
                                // parent or of the window; GPU: zero length). Not to be added to sums.
 
-  std::uint64_t events = 0;      // every event of the file, used or not
+  std::uint64_t events = 0;      // every event of the rank's file, used or not; of a fused file those of the rank
   std::uint64_t json_bytes = 0;  // size of the JSON text after decompression
   Notes notes;
 

@@ -13,7 +13,7 @@
 namespace orrery {
 namespace {
 
-using FileResult = tl::expected<RankTrace, KinetoError>;
+using FileResult = tl::expected<std::vector<RankTrace>, KinetoError>;
 
 // Bytes taken from all files together.
 class Progress {
@@ -59,19 +59,28 @@ bool names_file(const std::string& key, const TraceInput& input) {
   return fs::path(key).filename() == key && fs::path(input.label).filename() == key;
 }
 
-Status resolve_ranks(TraceSet& set, const std::vector<const TraceInput*>& inputs, const ImportOptions& options) {
+struct Origin {  // of a trace
+  const TraceInput* input = nullptr;
+  std::size_t ranks = 1;  // fused in it; several have told theirs
+};
+
+Status resolve_ranks(TraceSet& set, const std::vector<Origin>& origins, const ImportOptions& options) {
   for (const auto& [key, rank] : options.rank_of_file) {
     bool any = false;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (!names_file(key, *inputs[i])) continue;
+    for (std::size_t i = 0; i < origins.size(); ++i) {
+      if (!names_file(key, *origins[i].input)) continue;
+      if (origins[i].ranks > 1)
+        return fail("--rank names a file in which " + std::to_string(origins[i].ranks) + " ranks are fused", key,
+                    "its events name their ranks (args.rank): leave the option out");
       set.ranks[i].rank = rank;
       any = true;
     }
     if (!any) return fail("--rank names a file that is not among the traces", key);
   }
   std::vector<std::size_t> unknown;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const std::int64_t named = rank_in_path(inputs[i]->label);
+  for (std::size_t i = 0; i < origins.size(); ++i) {
+    if (origins[i].ranks > 1) continue;
+    const std::int64_t named = rank_in_path(origins[i].input->label);
     if (set.ranks[i].rank < 0) set.ranks[i].rank = named;
     if (set.ranks[i].rank < 0) unknown.push_back(i);
     if (named >= 0 && named != set.ranks[i].rank)
@@ -79,10 +88,10 @@ Status resolve_ranks(TraceSet& set, const std::vector<const TraceInput*>& inputs
                     set.ranks[i].file + " is rank " + std::to_string(set.ranks[i].rank),
                     "--rank, else distributedInfo, counts before the file name");
   }
-  if (!unknown.empty() && inputs.size() == 1) {
+  if (!unknown.empty() && origins.size() == 1) {
     set.ranks[0].rank = 0;
     set.notes.add("rank-assumed", Severity::info, 1, set.ranks[0].file,
-                  "neither distributedInfo nor the file name tells the rank: taken as rank 0");
+                  "neither distributedInfo nor events nor the file name tell the rank: taken as rank 0");
   } else if (!unknown.empty()) {
     std::string files;
     for (std::size_t k = 0; k < unknown.size() && k < 4; ++k)
@@ -104,6 +113,24 @@ Status resolve_ranks(TraceSet& set, const std::vector<const TraceInput*>& inputs
   std::vector<RankTrace> sorted;
   for (const std::size_t i : order) sorted.push_back(std::move(set.ranks[i]));
   set.ranks = std::move(sorted);
+  return {};
+}
+
+// Traces of one file, by `threads` threads: the worker that read it and, where there are cores for them, others.
+Status hand_over(std::vector<RankTrace>& traces, const ImportOptions& options, unsigned worker, unsigned first_other,
+                 unsigned threads) {
+  std::vector<Status> done(traces.size());
+  std::atomic<std::size_t> next{0};
+  const auto work = [&](unsigned w) {
+    for (std::size_t k = next++; k < traces.size(); k = next++) done[k] = options.on_trace(traces[k], w);
+  };
+  std::vector<std::thread> others;
+  for (unsigned i = 0; i + 1 < std::min<std::size_t>(threads, traces.size()); ++i)
+    others.emplace_back(work, first_other + i);
+  work(worker);
+  for (std::thread& t : others) t.join();
+  for (Status& s : done)
+    if (!s) return s;
   return {};
 }
 
@@ -146,6 +173,7 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
   std::atomic<std::uint32_t> places{0};
   auto work = [&](unsigned worker) {
     const unsigned own = threads / at_once + (worker < threads % at_once ? 1 : 0);
+    const unsigned spare = worker * (threads / at_once - 1) + std::min(worker, threads % at_once);  // of those before
     for (std::size_t k = next++; k < order.size(); k = next++) {
       const std::size_t i = order[k];
       if (!inputs[i].unusable.empty()) {
@@ -154,10 +182,10 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
       }
       results[i] =
           read_input(inputs[i], own, options, [&progress, i](std::uint64_t taken) { progress.taken(i, taken); });
-      RankTrace* trace = *results[i] ? &**results[i] : nullptr;
-      if (trace == nullptr || !options.on_trace) continue;
-      trace->place = places++;
-      if (Status s = options.on_trace(*trace, worker); !s) results[i] = tl::unexpected(KinetoError{s.error(), false});
+      if (!*results[i] || !options.on_trace) continue;
+      for (RankTrace& trace : **results[i]) trace.place = places++;
+      if (Status s = hand_over(**results[i], options, worker, at_once + spare, own); !s)
+        results[i] = tl::unexpected(KinetoError{s.error(), false});
     }
   };
   std::vector<std::thread> others;
@@ -166,12 +194,14 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
   for (std::thread& t : others) t.join();
 
   TraceSet set;
-  std::vector<const TraceInput*> used;
+  std::vector<Origin> origins;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     FileResult& r = *results[i];
     if (r) {
-      used.push_back(&inputs[i]);
-      set.ranks.push_back(std::move(*r));
+      for (RankTrace& trace : *r) {
+        origins.push_back({&inputs[i], r->size()});
+        set.ranks.push_back(std::move(trace));
+      }
     } else if (inputs[i].optional && r.error().not_a_trace) {
       set.notes.add("skipped-file", Severity::info, 1, inputs[i].label + ": " + r.error().error.what,
                     "what is found in a directory or by a pattern and is no trace is left out");
@@ -184,12 +214,13 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
     }
   }
   if (set.ranks.empty()) return fail("no trace among " + std::to_string(inputs.size()) + " files", paths.front());
-  if (auto ok = resolve_ranks(set, used, options); !ok) return tl::unexpected(ok.error());
+  if (auto ok = resolve_ranks(set, origins, options); !ok) return tl::unexpected(ok.error());
   note_world_sizes(set);
   return set;
 }
 
-Result<RankTrace> import_kineto_bytes(std::string_view bytes, const std::string& file, const ImportOptions& options) {
+Result<std::vector<RankTrace>> import_kineto_ranks(std::string_view bytes, const std::string& file,
+                                                   const ImportOptions& options) {
   ZipArchive archive{file, bytes};
   auto open = [&]() -> Result<SourcePtr> {
     if (!is_zip(bytes)) return decompressed(open_memory(bytes), file);
@@ -206,11 +237,19 @@ Result<RankTrace> import_kineto_bytes(std::string_view bytes, const std::string&
   k.threads = options.workers();
   k.recover = options.recover;
   k.reopen = open;
-  auto trace = read_kineto(**source, file, k);
-  if (!trace) return tl::unexpected(trace.error().error);
+  auto ranks = read_kineto(**source, file, k);
+  if (!ranks) return tl::unexpected(ranks.error().error);
+  return std::move(*ranks);
+}
+
+Result<RankTrace> import_kineto_bytes(std::string_view bytes, const std::string& file, const ImportOptions& options) {
+  auto ranks = import_kineto_ranks(bytes, file, options);
+  if (!ranks) return tl::unexpected(ranks.error());
+  if (ranks->size() != 1) return fail(std::to_string(ranks->size()) + " ranks are fused in one file", file);
+  RankTrace& trace = ranks->front();
   if (const auto given = options.rank_of_file.find(file); given != options.rank_of_file.end())
-    trace->rank = given->second;
-  return std::move(*trace);
+    trace.rank = given->second;
+  return std::move(trace);
 }
 
 }  // namespace orrery

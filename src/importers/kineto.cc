@@ -216,8 +216,8 @@ void note_text(const TraceText& text, const ByteSource& source, const KinetoOpti
 
 }  // namespace
 
-tl::expected<RankTrace, KinetoError> read_kineto(ByteSource& source, const std::string& file,
-                                                 const KinetoOptions& options) {
+tl::expected<std::vector<RankTrace>, KinetoError> read_kineto(ByteSource& source, const std::string& file,
+                                                              const KinetoOptions& options) {
   auto failed = [&](Error e, bool not_a_trace = false) {
     return tl::unexpected<KinetoError>(KinetoError{std::move(e), not_a_trace});
   };
@@ -260,8 +260,17 @@ tl::expected<RankTrace, KinetoError> read_kineto(ByteSource& source, const std::
   }
   if (builder.phases == 0) return failed({"not a trace: no event has a \"ph\"", file, ""}, true);
   read_metadata(text.metadata, trace);
-  finish_rank(trace, builder);
-  return trace;
+  std::vector<RankTrace> ranks;
+  if (builder.events_of_rank.empty()) {
+    finish_rank(trace, builder.rest);
+    ranks.push_back(std::move(trace));
+    return ranks;
+  }
+  for (RankRows& part : split_ranks(trace, builder)) {
+    finish_rank(part.trace, part.rest);
+    ranks.push_back(std::move(part.trace));
+  }
+  return ranks;
 }
 
 }  // namespace orrery

@@ -1,9 +1,10 @@
-// One Kineto (PyTorch profiler, Chrome trace) document -> the rows of one rank.
+// One Kineto (PyTorch profiler, Chrome trace) document -> the rows of its rank, or of each rank that is fused in it.
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/byte_source.h"
 #include "base/result.h"
@@ -29,14 +30,23 @@ struct KinetoError {
 };
 
 // `source` delivers plain JSON text (see `decompressed`). `file` is the label of errors and of RankTrace::file.
-tl::expected<RankTrace, KinetoError> read_kineto(ByteSource& source, const std::string& file,
-                                                 const KinetoOptions& options);
+// One RankTrace, or of a file in which several ranks are fused one for each, by rank.
+tl::expected<std::vector<RankTrace>, KinetoError> read_kineto(ByteSource& source, const std::string& file,
+                                                              const KinetoOptions& options);
 
 // The metadata beside the events: distributedInfo, deviceProperties, baseTimeNanoseconds, traceName, host names.
 void read_metadata(const std::vector<MetadataMember>& members, RankTrace& trace);
 
+// Where events name their rank (`args.rank`): the rows of each rank that they name, at least one. Takes what `whole`
+// and `builder` hold. What was noted of the file stands in the first.
+struct RankRows {
+  RankTrace trace;
+  Unfinished rest;
+};
+std::vector<RankRows> split_ranks(RankTrace& whole, RankBuilder& builder);
+
 // Once all rows are there: pairs begin and end events, drops what is far outside, closes open events, names the lanes,
 // adds the base time, writes the notes.
-void finish_rank(RankTrace& trace, RankBuilder& builder);
+void finish_rank(RankTrace& trace, Unfinished& rest);
 
 }  // namespace orrery

@@ -77,9 +77,15 @@ struct EventParser::State {
   std::string last_cat;
   Category last_category;
 
+  // Its args.rank; -1 = none. And how many events of that rank there were.
+  std::int32_t rank = -1;
+  std::int32_t last_rank = -1;
+  std::uint64_t* last_rank_events = nullptr;
+
   // The last lanes met, by the text of the two numbers that name them.
   struct RecentLane {
     std::uint64_t first = 0, second = 0;
+    std::int32_t rank = -1;
     LaneKind kind = LaneKind::other;
     bool gpu = false;
     LaneId id = kNoLane;
@@ -87,6 +93,7 @@ struct EventParser::State {
   std::array<RecentLane, 4> recent_lanes;
   std::size_t next_recent = 0;
   std::unordered_map<LaneKey, LaneId, LaneHash> lane_ids;
+  std::vector<bool> has_alias;  // by lane
 
   const char* walk(const char* window, std::size_t size);
   std::uint32_t read_object(std::uint32_t i, const FieldTable& table);
@@ -121,6 +128,8 @@ struct EventParser::State {
   LaneId gpu_lane();
   LaneId new_raw_lane(LaneKind kind);
   LaneId new_gpu_lane();
+  [[gnu::cold]] void read_rank();
+  void add_alias(LaneId stream);
   Category category();
   std::uint32_t comm_row();
   std::uint32_t extra(OpKind kind);
@@ -238,8 +247,8 @@ LaneId EventParser::State::recent_lane(std::string_view first, std::string_view 
   const std::uint64_t a = packed(first), c = packed(second);
   if (a == 0 || c == 0) return kNoLane;
   for (const RecentLane& r : recent_lanes)
-    if (r.first == a && r.second == c && r.kind == kind && r.gpu == gpu) return r.id;
-  recent_lanes[next_recent] = {a, c, kind, gpu, gpu ? new_gpu_lane() : new_raw_lane(kind)};
+    if (r.first == a && r.second == c && r.kind == kind && r.gpu == gpu && r.rank == rank) return r.id;
+  recent_lanes[next_recent] = {a, c, rank, kind, gpu, gpu ? new_gpu_lane() : new_raw_lane(kind)};
   const LaneId id = recent_lanes[next_recent].id;
   next_recent = (next_recent + 1) % recent_lanes.size();
   return id;
@@ -263,6 +272,7 @@ LaneId EventParser::State::gpu_lane() {
 LaneId EventParser::State::new_raw_lane(LaneKind kind) {
   LaneKey key;
   key.kind = kind;
+  key.rank = rank;
   number_or_text(Field::pid, key.pid, key.pid_text);
   number_or_text(Field::tid, key.tid, key.tid_text);
   return lane(key);
@@ -272,6 +282,7 @@ LaneId EventParser::State::new_raw_lane(LaneKind kind) {
 LaneId EventParser::State::new_gpu_lane() {
   LaneKey key;
   key.kind = LaneKind::stream;
+  key.rank = rank;
   if (!has(Field::device) || (key.pid = integer(Field::device, -1)) < 0) {
     key.pid = 0;
     number_or_text(Field::pid, key.pid, key.pid_text);
@@ -285,6 +296,35 @@ LaneId EventParser::State::new_gpu_lane() {
     number_or_text(Field::tid, key.tid, key.tid_text);
   }
   return lane(key);
+}
+
+// The rank that a tool which fuses files wrote into the event.
+void EventParser::State::read_rank() {
+  const std::string_view s = unquoted(get(Field::rank));
+  if (s.empty() || s == "null") return;
+  std::int64_t v = 0;
+  if (read_int(s, v) != NumberState::ok || v < 0 || v > std::numeric_limits<std::int32_t>::max()) {
+    if (b->tallies.count(Oddity::odd_rank))
+      b->tallies.example(Oddity::odd_rank, quote_for_people(get(Field::rank), 30) + " of " + example());
+    return;
+  }
+  count_odd_number(s);
+  rank = static_cast<std::int32_t>(v);
+  if (rank != last_rank || last_rank_events == nullptr) {
+    last_rank = rank;
+    last_rank_events = &b->events_of_rank[rank];
+  }
+  ++*last_rank_events;
+}
+
+// Flows and names give the pid and tid of a GPU event, not its device and stream.
+void EventParser::State::add_alias(LaneId stream) {
+  if (b->lanes[raw(stream)].kind != LaneKind::stream) return;
+  const LaneId written = raw_lane(LaneKind::other);
+  if (has_alias.size() < b->lanes.size()) has_alias.resize(b->lanes.size(), false);
+  if (has_alias[raw(written)]) return;
+  has_alias[raw(written)] = true;
+  b->aliases.push_back({written, stream});
 }
 
 Category EventParser::State::category() {
@@ -302,7 +342,7 @@ std::uint32_t EventParser::State::comm_row() {
                                 bit(Field::group_size) | bit(Field::group_name) | bit(Field::seq);
   if ((seen & any) == 0) return kNone;
   CommArgs& c = b->comm_args;
-  auto rank = [&](Field f) {
+  auto peer = [&](Field f) {
     const std::int64_t v = integer(f, -1);
     return v >= 0 && v <= 0x7fffffff ? static_cast<std::int32_t>(v) : -1;
   };
@@ -315,8 +355,8 @@ std::uint32_t EventParser::State::comm_row() {
   c.group_desc.push_back(string(Field::group_desc));
   c.group_ranks.push_back(string(Field::group_ranks));
   c.seq.push_back(integer(Field::seq, -1));
-  c.src_rank.push_back(rank(Field::src_rank));
-  c.dst_rank.push_back(rank(Field::dst_rank));
+  c.src_rank.push_back(peer(Field::src_rank));
+  c.dst_rank.push_back(peer(Field::dst_rank));
   c.in_split.push_back(string(Field::in_split));
   c.out_split.push_back(string(Field::out_split));
   return static_cast<std::uint32_t>(c.size() - 1);
@@ -395,10 +435,12 @@ void EventParser::State::complete(Ns ts) {
     count(Oddity::open_event);
   }
   LaneId l;
-  if (is_gpu_row(kind))
+  if (is_gpu_row(kind)) {
     l = gpu_lane();
-  else
+    if (rank >= 0) add_alias(l);
+  } else {
     l = raw_lane(kind == OpKind::overhead || kind == OpKind::other ? LaneKind::other : LaneKind::thread);
+  }
   OpTable& o = b->ops;
   o.start.push_back(ts);
   o.dur.push_back(dur);
@@ -488,6 +530,9 @@ void EventParser::State::metadata() {
 void EventParser::State::event() {
   const std::string_view ph = unquoted(get(Field::ph));
   if (has(Field::ph)) ++b->phases;
+  rank = -1;
+  if (has(Field::rank)) [[unlikely]]
+    read_rank();
   if (ph.size() != 1) {
     count(Oddity::unknown_phase);
     return;
@@ -657,6 +702,8 @@ const char* EventParser::State::walk(const char* window, std::size_t size) {
   b->clear();
   recent_lanes.fill({});
   lane_ids.clear();
+  has_alias.clear();
+  last_rank_events = nullptr;
   if (const char* error = tokens.find(window, size)) return error;
   json = window;
   const std::uint32_t* at = tokens.at();

@@ -56,6 +56,7 @@ constexpr FieldKey kArgKeys[] = {
     {"Device Type", Field::device_type},
     {"Device Id", Field::device_id},
     {"name", Field::name_arg},
+    {"rank", Field::rank},  // of tools that fuse the traces of several ranks
 };
 
 struct CategoryName {

@@ -63,6 +63,7 @@ enum class Field : std::uint8_t {
   device_type,
   device_id,
   name_arg,
+  rank,
   none
 };
 inline constexpr std::size_t kFields = static_cast<std::size_t>(Field::none);

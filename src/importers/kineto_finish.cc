@@ -39,7 +39,7 @@ void keep_rows(std::vector<T>& v, const std::vector<bool>& drop) {
 
 // "B" and "E" events -> rows. An end closes the last begin of its name on its lane (they need not nest), an end without
 // a name the last begin.
-void pair_halves(RankTrace& t, RankBuilder& b) {
+void pair_halves(RankTrace& t, Unfinished& b) {
   const std::vector<HalfEvent>& halves = b.halves;
   std::vector<std::uint32_t> order(halves.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -131,7 +131,7 @@ void find_main_group(RankTrace& t, bool without_zero, Ns& first, Ns& last) {
 }
 
 // Events without a place in the recorded window.
-void drop_misplaced(RankTrace& t, RankBuilder& b) {
+void drop_misplaced(RankTrace& t, Unfinished& b) {
   const OpTable& o = t.ops;
   const std::size_t n = o.size();
   constexpr Ns kMax = std::numeric_limits<Ns>::max(), kMin = std::numeric_limits<Ns>::min();
@@ -176,15 +176,7 @@ void drop_misplaced(RankTrace& t, RankBuilder& b) {
     if (b.tallies.count(what)) b.tallies.example(what, example(t, i));
   }
   if (drop.empty()) return;
-  OpTable& all = t.ops;
-  keep_rows(all.start, drop);
-  keep_rows(all.dur, drop);
-  keep_rows(all.name, drop);
-  keep_rows(all.lane, drop);
-  keep_rows(all.kind, drop);
-  keep_rows(all.corr, drop);
-  keep_rows(all.ext, drop);
-  keep_rows(all.extra, drop);
+  std::apply([&](auto... column) { (keep_rows(t.ops.*column, drop), ...); }, kOpColumns);
 }
 
 void set_window(RankTrace& t) {
@@ -233,7 +225,7 @@ void close_open_events(RankTrace& t) {
 }
 
 // Flows, memory events and metadata name lanes by pid and tid alone: find the thread or stream they mean.
-void resolve_lanes(RankTrace& t, RankBuilder& b) {
+void resolve_lanes(RankTrace& t, Unfinished& b) {
   LaneTable& lanes = t.lanes;
   const std::size_t n = lanes.size();
   auto key = [&](std::size_t i) {
@@ -255,6 +247,11 @@ void resolve_lanes(RankTrace& t, RankBuilder& b) {
     if (thread != threads.end()) host[i] = device[i] = thread->second;
     if (stream != streams.end()) device[i] = stream->second;
     if (thread == threads.end() && stream != streams.end()) host[i] = stream->second;
+  }
+  for (const LaneAlias& a : b.aliases) {
+    const std::uint32_t i = raw(a.written);
+    device[i] = raw(a.stream);
+    if (host[i] == i) host[i] = raw(a.stream);
   }
   for (LaneId& l : t.ops.lane) l = LaneId{host[raw(l)]};
   for (LaneId& l : t.memory.lane) l = LaneId{host[raw(l)]};
@@ -300,7 +297,7 @@ void resolve_lanes(RankTrace& t, RankBuilder& b) {
 }
 
 // Only told: what to make of it is the graph's business. Ties of start times are tick collisions, not overruns.
-void note_overruns(const RankTrace& t, RankBuilder& b) {
+void note_overruns(const RankTrace& t, Unfinished& b) {
   const OpTable& o = t.ops;
   std::vector<std::vector<std::uint32_t>> by_lane(t.lanes.size());
   for (std::size_t i = 0; i < o.size(); ++i)
@@ -350,7 +347,7 @@ void add_base(RankTrace& t) {
 
 }  // namespace
 
-void finish_rank(RankTrace& t, RankBuilder& b) {
+void finish_rank(RankTrace& t, Unfinished& b) {
   if (!b.halves.empty()) pair_halves(t, b);
   drop_misplaced(t, b);
   set_window(t);

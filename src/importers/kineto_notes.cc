@@ -36,6 +36,8 @@ constexpr OddityText kTexts[] = {
      "raw control characters inside strings, which JSON forbids, were read as they are"},
     {Oddity::repeated_key, "repeated-key", Severity::warning,
      "a key given twice in one event: the last one counts (of two args, the keys of both)"},
+    {Oddity::odd_rank, "rank-unreadable", Severity::warning,
+     "args.rank is no whole number from 0 to 2147483647: the event counts as one that names no rank"},
     {Oddity::odd_number, "odd-number", Severity::warning,
      "numbers that JSON forbids (+5, 007, .5, 5.), read as what they say; those that name a lane count once a lane and "
      "window"},

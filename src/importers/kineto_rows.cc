@@ -43,24 +43,18 @@ void add_shifted(std::vector<std::uint32_t>& to, const std::vector<std::uint32_t
 // Every column of the tables that a block and a rank share.
 template <class Tables, class Function>
 void each_column(Tables& t, Function f) {
-  const auto all = [&f](auto&... columns) { (f(columns), ...); };
-  auto& o = t.ops;
-  all(o.start, o.dur, o.name, o.lane, o.kind, o.corr, o.ext, o.extra);
-  auto& a = t.op_args;
-  all(a.sequence, a.fwd_thread, a.input_dims, a.input_types, a.concrete_inputs, a.comm);
-  all(t.python_args.id, t.python_args.parent);
-  auto& k = t.kernel_args;
-  all(k.grid_blocks, k.block_threads, k.shared_bytes, k.registers, k.occupancy_pct, k.blocks_per_sm, k.comm);
-  all(t.copy_args.bytes);
-  auto& c = t.comm_args;
-  all(c.collective, c.dtype, c.in_elems, c.out_elems, c.group_size, c.group_name, c.group_desc, c.group_ranks, c.seq,
-      c.src_rank, c.dst_rank, c.in_split, c.out_split);
-  auto& s = t.sync_args;
-  all(s.kind, s.stream, s.wait_stream, s.wait_record_corr, s.wait_event);
-  auto& w = t.flows;
-  all(w.id, w.ts, w.lane, w.kind, w.is_finish);
-  auto& m = t.memory;
-  all(m.ts, m.lane, m.bytes, m.total_allocated, m.total_reserved, m.device_type, m.device);
+  const auto all = [&f](auto& table, const auto& columns) {
+    std::apply([&](auto... column) { (f(table.*column), ...); }, columns);
+  };
+  all(t.ops, kOpColumns);
+  all(t.op_args, kOpArgsColumns);
+  all(t.python_args, kPythonColumns);
+  all(t.kernel_args, kKernelColumns);
+  all(t.copy_args, kCopyColumns);
+  all(t.comm_args, kCommColumns);
+  all(t.sync_args, kSyncColumns);
+  all(t.flows, kFlowColumns);
+  all(t.memory, kMemoryColumns);
 }
 
 }  // namespace
@@ -114,6 +108,8 @@ void RowBlock::clear() {
   each_column(*this, [](auto& column) { column.clear(); });
   halves.clear();
   names.clear();
+  aliases.clear();
+  events_of_rank.clear();
   events = phases = short_fractions = zero_padded = 0;
   tallies.clear();
 }
@@ -142,6 +138,12 @@ LaneId RankBuilder::global(LaneId local, const RowBlock& block) {
   }
   id = raw(at->second);
   return at->second;
+}
+
+std::vector<std::int32_t> RankBuilder::lane_ranks() const {
+  std::vector<std::int32_t> ranks(trace_.lanes.size(), -1);
+  for (const auto& [key, lane] : lane_ids_) ranks[raw(lane)] = key.rank;
+  return ranks;
 }
 
 void RankBuilder::reserve(double times) {
@@ -242,18 +244,20 @@ void RankBuilder::append(RowBlock& b) {
   for (HalfEvent h : b.halves) {
     h.name = global(h.name, b);
     h.lane = global(h.lane, b);
-    halves.push_back(h);
+    rest.halves.push_back(h);
   }
   for (LaneName n : b.names) {
     n.lane = global(n.lane, b);
     n.name = global(n.name, b);
-    names.push_back(n);
+    rest.names.push_back(n);
   }
+  for (const LaneAlias& a : b.aliases) rest.aliases.push_back({global(a.written, b), global(a.stream, b)});
+  for (const auto& [rank, events] : b.events_of_rank) events_of_rank[rank] += events;
   t.events += b.events;
   phases += b.phases;
-  short_fractions += b.short_fractions;
-  zero_padded += b.zero_padded;
-  tallies.merge(b.tallies);
+  rest.short_fractions += b.short_fractions;
+  rest.zero_padded += b.zero_padded;
+  rest.tallies.merge(b.tallies);
 }
 
 }  // namespace orrery

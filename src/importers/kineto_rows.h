@@ -5,8 +5,10 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -33,6 +35,7 @@ enum class Oddity : std::uint8_t {
   invalid_utf8,
   control_characters,
   repeated_key,
+  odd_rank,
   odd_number,
   broken_escape,
   lone_surrogate,
@@ -84,6 +87,7 @@ class LocalStrings {
 
 struct LaneKey {
   LaneKind kind = LaneKind::other;
+  std::int32_t rank = -1;  // args.rank of its events: several ranks may be fused in one file; -1 = they name none
   std::int64_t pid = 0, tid = 0;
   StrId pid_text{}, tid_text{};
   bool operator==(const LaneKey&) const = default;
@@ -92,10 +96,39 @@ struct LaneKey {
 struct LaneHash {
   std::size_t operator()(const LaneKey& k) const {
     std::uint64_t h = static_cast<std::uint64_t>(k.pid) * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(k.tid);
+    h += static_cast<std::uint64_t>(k.rank + 1) << 32;
     h = (h ^ (h >> 29)) * 0xbf58476d1ce4e5b9ull + raw(k.pid_text) * 31 + raw(k.tid_text) * 7;
     return static_cast<std::size_t>(h ^ (h >> 32)) + static_cast<std::size_t>(k.kind);
   }
 };
+
+// Every column of each table.
+inline constexpr std::tuple kOpColumns{&OpTable::start, &OpTable::dur,  &OpTable::name, &OpTable::lane,
+                                       &OpTable::kind,  &OpTable::corr, &OpTable::ext,  &OpTable::extra};
+inline constexpr std::tuple kOpArgsColumns{&OpArgs::sequence,    &OpArgs::fwd_thread,      &OpArgs::input_dims,
+                                           &OpArgs::input_types, &OpArgs::concrete_inputs, &OpArgs::comm};
+inline constexpr std::tuple kPythonColumns{&PythonArgs::id, &PythonArgs::parent};
+inline constexpr std::tuple kKernelColumns{
+    &KernelArgs::grid_blocks,   &KernelArgs::block_threads, &KernelArgs::shared_bytes, &KernelArgs::registers,
+    &KernelArgs::occupancy_pct, &KernelArgs::blocks_per_sm, &KernelArgs::comm};
+inline constexpr std::tuple kCopyColumns{&CopyArgs::bytes};
+inline constexpr std::tuple kCommColumns{
+    &CommArgs::collective, &CommArgs::dtype,      &CommArgs::in_elems,    &CommArgs::out_elems, &CommArgs::group_size,
+    &CommArgs::group_name, &CommArgs::group_desc, &CommArgs::group_ranks, &CommArgs::seq,       &CommArgs::src_rank,
+    &CommArgs::dst_rank,   &CommArgs::in_split,   &CommArgs::out_split};
+inline constexpr std::tuple kSyncColumns{&SyncArgs::kind, &SyncArgs::stream, &SyncArgs::wait_stream,
+                                         &SyncArgs::wait_record_corr, &SyncArgs::wait_event};
+inline constexpr std::tuple kLaneColumns{&LaneTable::kind,     &LaneTable::pid,      &LaneTable::tid,
+                                         &LaneTable::pid_text, &LaneTable::tid_text, &LaneTable::name};
+inline constexpr std::tuple kFlowColumns{&FlowTable::id, &FlowTable::ts, &FlowTable::lane, &FlowTable::kind,
+                                         &FlowTable::is_finish};
+inline constexpr std::tuple kMemoryColumns{&MemoryTable::ts,
+                                           &MemoryTable::lane,
+                                           &MemoryTable::bytes,
+                                           &MemoryTable::total_allocated,
+                                           &MemoryTable::total_reserved,
+                                           &MemoryTable::device_type,
+                                           &MemoryTable::device};
 
 // A "B" or "E" event: half of a row.
 struct HalfEvent {
@@ -111,6 +144,12 @@ struct LaneName {
   bool process;
   LaneId lane;  // kind other: pid and tid as written
   StrId name;
+};
+
+// What GPU events that name a rank give as pid and tid, which a tool may have rewritten, and the stream they are on.
+struct LaneAlias {
+  LaneId written;  // kind other
+  LaneId stream;
 };
 
 struct RowBlock {
@@ -131,6 +170,8 @@ struct RowBlock {
   MemoryTable memory;
   std::vector<HalfEvent> halves;
   std::vector<LaneName> names;
+  std::vector<LaneAlias> aliases;
+  std::unordered_map<std::int32_t, std::uint64_t> events_of_rank;  // of those that name one
 
   std::uint64_t events = 0;
   std::uint64_t phases = 0;           // elements that had a "ph"
@@ -141,18 +182,27 @@ struct RowBlock {
   void clear();  // keeps the memory
 };
 
-// The tables of a rank while they grow.
+// What `finish_rank` makes rows, names and notes of.
+struct Unfinished {
+  std::vector<HalfEvent> halves;
+  std::vector<LaneName> names;
+  std::vector<LaneAlias> aliases;
+  std::uint64_t short_fractions = 0, zero_padded = 0;
+  Tallies tallies;
+};
+
+// The tables of a file while they grow.
 class RankBuilder {
  public:
   explicit RankBuilder(RankTrace& trace) : trace_(trace) {}
   void append(RowBlock& block);
   // Room for `times` the rows there are now. What is not filled later is never touched, so it costs no memory.
   void reserve(double times);
+  std::vector<std::int32_t> lane_ranks() const;  // by lane: LaneKey::rank
 
-  std::vector<HalfEvent> halves;
-  std::vector<LaneName> names;
-  std::uint64_t phases = 0, short_fractions = 0, zero_padded = 0;
-  Tallies tallies;
+  Unfinished rest;
+  std::uint64_t phases = 0;
+  std::map<std::int32_t, std::uint64_t> events_of_rank;  // empty: no event names a rank
 
  private:
   StrId global(StrId local, const RowBlock& block);
