@@ -43,7 +43,8 @@ std::vector<Command> make_commands() {
              "explains stay those of all",
              Takes::word},
             {"--rank", "FILE=N",
-             "FILE, a path as given or the last part of one, is rank N, whatever it says itself (may be repeated)",
+             "FILE, a path as given or the last part of one, is rank N, whatever it says itself (may be repeated); not "
+             "for a file in which several ranks are fused",
              Takes::file, true},
             {"--export", "FILE",
              "write the replayed run as a Chrome trace for https://ui.perfetto.dev (gzip when FILE ends in .gz)",
