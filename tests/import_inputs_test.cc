@@ -230,6 +230,30 @@ TEST_F(ImportInputs, ErrorsNameTheFile) {
   EXPECT_NE(bad.error().line().find("rank0.json"), std::string::npos);
 }
 
+// An empty file beside traces: by its name a rank that was never written, or something else.
+TEST_F(ImportInputs, AnEmptyFileNamedLikeATraceIsABrokenTrace) {
+  write("run/rank0.json", trace(0));
+  write("run/log", "");
+  write("run/rank1.done", "");
+  const auto set = import_traces({path("run")});
+  ASSERT_TRUE(set.has_value()) << set.error().line();
+  EXPECT_EQ(noted(set->notes, "skipped-file"), 2u);
+  for (const auto& [name, bytes] : {std::pair<std::string, std::string>{"rank1.json", ""},
+                                    {"rank1.json.gz", ""},
+                                    {"rank1.pt.trace.json.gz", gz("")},
+                                    {"rank1.json.zst", ""}}) {
+    write("run/" + name, bytes);
+    for (const std::string& given : {path("run"), path("run/rank*")}) {
+      const auto broken = import_traces({given});
+      ASSERT_FALSE(broken.has_value()) << name;
+      EXPECT_EQ(broken.error().line(), path("run/" + name) +
+                                           ": the file is empty (name the other files, or a pattern, to leave this one "
+                                           "out)");
+    }
+    fs::remove(path("run/" + name));
+  }
+}
+
 TEST_F(ImportInputs, RanksFromOptionMetadataAndName) {
   const std::string a = write("x/rank-7.json", trace(3)), b = write("x/worker-2.json", trace(-1)),
                     c = write("x/plain.json", trace(-1));

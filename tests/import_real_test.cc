@@ -151,17 +151,19 @@ TEST(ImportReal, MultiRankSets) {
     const char* name;
     std::size_t ranks;
     std::int64_t world;
+    const char* host;
   };
-  for (const Set& s : {Set{"nanogpt-8xh100", 8, 8},
-                       {"megatron-tp2", 2, 2},
-                       {"dlrm-8xv100", 8, 8},
-                       {"torchrec-sst_long_a2a_optimizer", 4, 4}}) {
+  for (const Set& s : {Set{"nanogpt-8xh100", 8, 8, ""},
+                       {"megatron-tp2", 2, 2, "9c44bd29b3f0"},
+                       {"dlrm-8xv100", 8, 8, ""},  // "worker0_step_12.TIME": the worker's name, not a host's
+                       {"torchrec-sst_long_a2a_optimizer", 4, 4, "ip-172-31-16-248.us-east-2.compute.internal"}}) {
     const auto set = import_traces({kData + "traces/" + s.name});
     ASSERT_TRUE(set.has_value()) << set.error().line();
     ASSERT_EQ(set->ranks.size(), s.ranks);
     for (std::size_t r = 0; r < s.ranks; ++r) {
       EXPECT_EQ(set->ranks[r].rank, static_cast<std::int64_t>(r));
       EXPECT_EQ(set->ranks[r].world_size, s.world);
+      EXPECT_EQ(set->ranks[r].host, s.host) << s.name;
     }
   }
 }

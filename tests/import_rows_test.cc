@@ -323,5 +323,28 @@ TEST(ImportRows, Metadata) {
   }
 }
 
+// HOST_PID.TIME names a host, unless it is a worker's name of the same form: one with the rank's own number, and a PID
+// that no event has.
+TEST(ImportRows, AWorkersNameIsNoHost) {
+  const auto host = [](const std::string& name, const std::string& rank = "3", const char* events_pid = "1") {
+    std::string op = cpu_op("op", "1", "1");
+    op.replace(op.find("\"pid\": 1"), 8, "\"pid\": " + std::string(events_pid));
+    const auto t = import_text(document({op}, (rank.empty() ? "" : "\"distributedInfo\": {\"rank\": " + rank + "}, ") +
+                                                  "\"traceName\": \"./log/" + name + ".1694128201545.pt.trace.json\""));
+    return t ? t->host : t.error().line();
+  };
+  for (const char* worker : {"worker3_step_12", "rank3_0", "worker-3_12", "rank_03_12", "dp-3.run_12"})
+    EXPECT_EQ(host(worker), "") << worker;
+  EXPECT_EQ(host("worker3_step_12", ""), "") << "no rank is known";
+  EXPECT_EQ(host("worker3_step"), "") << "no PID at all";
+  EXPECT_EQ(host("node3_77", "3", "77"), "node3") << "the process is that of the events";
+  EXPECT_EQ(host("node0_77", "0", "77"), "node0");
+  EXPECT_EQ(host("node3_77", "4"), "node3") << "the number is not the rank's";
+  EXPECT_EQ(host("ip-10-0-0-3_77"), "ip-10-0-0-3");
+  EXPECT_EQ(host("3b44bd29b3f0_77"), "3b44bd29b3f0");
+  EXPECT_EQ(host("gpu3a_77"), "gpu3a");
+  EXPECT_EQ(host("login_77"), "login");
+}
+
 }  // namespace
 }  // namespace orrery

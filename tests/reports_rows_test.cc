@@ -382,6 +382,23 @@ TEST(Quality, LittleExplainedIdleIsAWarning) {
   EXPECT_NE(notes.rows[0].advice.find("docs/model.md"), std::string::npos);
 }
 
+// A device that hardly ever waited says little about the graph, whatever the share.
+TEST(Quality, LittleIdleIsNoWarning) {
+  const auto warned = [](Ns idle, std::vector<Ns> steps) {
+    GraphMaker m(1, 1);
+    for (const Ns ns : steps) m.g.steps.push_back({.rank = 0, .begin = 5, .end = 5 + ns});
+    std::vector<RankQuality> quality(1);
+    quality[0].idle_ns = quality[0].unexplained_idle_ns = idle;
+    Notes notes;
+    note_unexplained_idle(m.g, quality, notes);
+    return !notes.rows.empty();
+  };
+  EXPECT_FALSE(warned(99'999, {1'000'000}));
+  EXPECT_TRUE(warned(100'000, {1'000'000}));
+  EXPECT_FALSE(warned(199'999, {10'000'000, 10'000'000})) << "under 1 % of the steps";
+  EXPECT_TRUE(warned(200'000, {10'000'000, 10'000'000}));
+}
+
 TEST(Diff, ARunAgainstItselfIsAllZero) {
   const DiffCase a(100, true);
   const Json j = Json::parse(to_json(diff_document(a.side(), a.side())));

@@ -18,7 +18,6 @@ Result<int> run_replay(const Args& args) {
       {.steps = options->steps, .critical_path_hops = !options->csv_directory.empty(), .threads = options->threads});
   if (!document) return tl::unexpected(document.error());
   document->inputs = args.positional;
-  note_unexplained_idle(run->build.graph, run->build.quality, document->notes);
   if (!options->export_path.empty()) {
     progress.stage("writing " + options->export_path);
     if (auto ok = export_run(*run, *options); !ok) return tl::unexpected(ok.error());

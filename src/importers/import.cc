@@ -37,10 +37,11 @@ class Progress {
 FileResult read_input(const TraceInput& input, unsigned threads, const ImportOptions& options,
                       std::function<void(std::uint64_t)> progress) {
   auto raw = open_raw(input);
-  if (!raw) return tl::unexpected(KinetoError{raw.error(), false});
-  if (auto first = peek(*raw, 1); !first) return tl::unexpected(KinetoError{first.error(), false});
+  if (!raw) return tl::unexpected(KinetoError{.error = raw.error()});
+  if (auto first = peek(*raw, 1); !first) return tl::unexpected(KinetoError{.error = first.error()});
   auto source = decompressed(std::move(*raw), input.label);
-  if (!source) return tl::unexpected(KinetoError{source.error(), true});  // a compression that is not read
+  if (!source)
+    return tl::unexpected(KinetoError{.error = source.error(), .not_a_trace = true});  // a compression that is not read
   KinetoOptions k;
   k.threads = threads;
   k.recover = options.recover;
@@ -57,6 +58,13 @@ bool names_file(const std::string& key, const TraceInput& input) {
   namespace fs = std::filesystem;
   if (fs::path(key).lexically_normal() == fs::path(input.label).lexically_normal()) return true;
   return fs::path(key).filename() == key && fs::path(input.label).filename() == key;
+}
+
+// An empty file of such a name is a trace that was never written, not some other file.
+bool named_like_a_trace(std::string_view path) {
+  for (const std::string_view packed : {".gz", ".zst"})
+    if (path.ends_with(packed)) path.remove_suffix(packed.size());
+  return path.ends_with(".json");
 }
 
 struct Origin {  // of a trace
@@ -177,7 +185,8 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
     for (std::size_t k = next++; k < order.size(); k = next++) {
       const std::size_t i = order[k];
       if (!inputs[i].unusable.empty()) {
-        results[i] = tl::unexpected(KinetoError{{inputs[i].unusable, inputs[i].label, ""}, true});
+        results[i] =
+            tl::unexpected(KinetoError{.error = {inputs[i].unusable, inputs[i].label, ""}, .not_a_trace = true});
         continue;
       }
       results[i] =
@@ -185,7 +194,7 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
       if (!*results[i] || !options.on_trace) continue;
       for (RankTrace& trace : **results[i]) trace.place = places++;
       if (Status s = hand_over(**results[i], options, worker, at_once + spare, own); !s)
-        results[i] = tl::unexpected(KinetoError{s.error(), false});
+        results[i] = tl::unexpected(KinetoError{.error = s.error()});
     }
   };
   std::vector<std::thread> others;
@@ -202,7 +211,8 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
         origins.push_back({&inputs[i], r->size()});
         set.ranks.push_back(std::move(trace));
       }
-    } else if (inputs[i].optional && r.error().not_a_trace) {
+    } else if (inputs[i].optional && r.error().not_a_trace &&
+               !(r.error().empty && named_like_a_trace(inputs[i].label))) {
       set.notes.add("skipped-file", Severity::info, 1, inputs[i].label + ": " + r.error().error.what,
                     "what is found in a directory or by a pattern and is no trace is left out");
     } else {

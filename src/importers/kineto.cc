@@ -219,7 +219,7 @@ void note_text(const TraceText& text, const ByteSource& source, const KinetoOpti
 tl::expected<std::vector<RankTrace>, KinetoError> read_kineto(ByteSource& source, const std::string& file,
                                                               const KinetoOptions& options) {
   auto failed = [&](Error e, bool not_a_trace = false) {
-    return tl::unexpected<KinetoError>(KinetoError{std::move(e), not_a_trace});
+    return tl::unexpected<KinetoError>(KinetoError{.error = std::move(e), .not_a_trace = not_a_trace});
   };
   RankTrace trace;
   trace.file = file;
@@ -248,9 +248,9 @@ tl::expected<std::vector<RankTrace>, KinetoError> read_kineto(ByteSource& source
     std::string where = file;
     if (e.offset != 0) where += ": " + place(options, e.offset);
     const bool in_an_event = !e.quote.empty();
-    return failed(
-        {std::move(what), std::move(where), in_an_event && !options.recover ? "--recover skips such events" : ""},
-        e.not_a_trace);
+    Error error{std::move(what), std::move(where),
+                in_an_event && !options.recover ? "--recover skips such events" : ""};
+    return tl::unexpected<KinetoError>(KinetoError{std::move(error), e.not_a_trace, text.bytes() == 0});
   }
   trace.json_bytes = text.bytes();
   note_text(text, source, options, trace.notes);

@@ -27,6 +27,7 @@ struct KinetoOptions {
 struct KinetoError {
   Error error;
   bool not_a_trace = false;  // some other file: a directory may hold such
+  bool empty = false;        // not a byte, compressed or not
 };
 
 // `source` delivers plain JSON text (see `decompressed`). `file` is the label of errors and of RankTrace::file.

@@ -177,8 +177,24 @@ void devices_of(dom::array a, RankTrace& t) {
   }
 }
 
-// tensorboard_trace_handler names files HOST_PID.TIME.pt.trace.json.
-std::string host_in_trace_name(std::string_view name) {
+// "worker3_step", "rank3", "dp-03.x": a word, the rank's own number (of an unknown rank: any) and what may follow.
+bool names_worker(std::string_view name, std::int64_t rank) {
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto letter = [](char c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; };
+  const auto number = std::find_if(name.begin(), name.end(), digit);
+  const auto after = std::find_if_not(number, name.end(), digit);
+  if (number == name.begin() || number == name.end()) return false;
+  if (!std::all_of(name.begin(), number, [&](char c) { return letter(c) || c == '-' || c == '_'; })) return false;
+  if (after != name.end() && *after != '-' && *after != '_' && *after != '.') return false;
+  std::int64_t n = 0;
+  if (read_int({&*number, static_cast<std::size_t>(after - number)}, n) != NumberState::ok) return false;
+  return rank < 0 || n == rank;
+}
+
+// tensorboard_trace_handler names files HOST_PID.TIME.pt.trace.json, unless it was given another name for the worker.
+// The process is one of the trace's then; where it is not and the rest looks like a worker's name, there is no host in
+// it.
+std::string host_in_trace_name(std::string_view name, const RankTrace& t) {
   const std::size_t slash = name.rfind('/');
   if (slash != std::string_view::npos) name.remove_prefix(slash + 1);
   const std::size_t end = name.find(".pt.trace.json");
@@ -193,7 +209,14 @@ std::string host_in_trace_name(std::string_view name) {
   if (dot == std::string_view::npos || !digits_from(dot + 1, name.size())) return {};
   const std::size_t underscore = name.rfind('_', dot);
   if (underscore == std::string_view::npos || underscore == 0 || !digits_from(underscore + 1, dot)) return {};
-  return std::string(name.substr(0, underscore));
+  const std::string_view host = name.substr(0, underscore);
+  std::int64_t pid = -1;
+  bool known = false;
+  if (read_int(name.substr(underscore + 1, dot - underscore - 1), pid) == NumberState::ok)
+    for (std::size_t l = 0; l < t.lanes.size(); ++l)
+      known = known || (t.lanes.kind[l] == LaneKind::thread && t.lanes.pid[l] == pid);
+  if (!known && names_worker(host, t.rank)) return {};
+  return std::string(host);
 }
 
 }  // namespace
@@ -261,8 +284,8 @@ void read_metadata(const std::vector<MetadataMember>& members, RankTrace& t) {
       if (find(o, "distributedInfo", info) && info.get(inner) == simdjson::SUCCESS) distributed_info(inner, t);
     }
   }
-  if (t.host.empty()) t.host = host_in_trace_name(t.trace_name);
-  if (t.host.empty()) t.host = host_in_trace_name(t.file);
+  if (t.host.empty()) t.host = host_in_trace_name(t.trace_name, t);
+  if (t.host.empty()) t.host = host_in_trace_name(t.file, t);
 }
 
 }  // namespace orrery

@@ -8,6 +8,8 @@
 //   stall ms                      7.214
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "reports/reports.h"
 
 namespace orrery {
@@ -58,9 +60,14 @@ Section quality_section(const std::vector<RankQuality>& quality, const Communica
 
 void note_unexplained_idle(const ExecGraph& g, const std::vector<RankQuality>& quality, Notes& notes) {
   constexpr double kLow = 90;
+  constexpr Ns kLittle = 100'000;
+  constexpr Ns kLittleShare = 100;  // one part in so many of the steps
+  std::vector<Ns> steps(g.ranks.size(), 0);
+  for (const Step& s : g.steps)
+    if (s.rank < steps.size()) steps[s.rank] += s.end - s.begin;
   for (std::size_t k = 0; k < quality.size() && k < g.ranks.size(); ++k) {
     const RankQuality& q = quality[k];
-    if (q.idle_ns <= 0) continue;
+    if (q.idle_ns < std::max(kLittle, steps[k] / kLittleShare)) continue;
     const double explained =
         100.0 * static_cast<double>(q.idle_ns - q.unexplained_idle_ns) / static_cast<double>(q.idle_ns);
     if (explained >= kLow) continue;

@@ -35,6 +35,7 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
   d.notes = traces.notes;
   for (const RankTrace& t : traces.ranks) d.notes.merge(t.notes);
   d.notes.merge(build.notes);
+  note_unexplained_idle(g, build.quality, d.notes);
   d.sections.push_back(summary_section(g, steps));
   d.sections.push_back(steps_section(g, steps));
   d.sections.push_back(ranks_section(traces, g, build.communication));

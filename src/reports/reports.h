@@ -106,7 +106,8 @@ Section summary_section(const ExecGraph& g, const std::vector<StepTimes>& times)
 
 // Of the whole traces, whatever steps are chosen.
 Section quality_section(const std::vector<RankQuality>& quality, const Communication& c);
-// Warns of ranks of whose idle time the graph explains less than 90 %.
+// Warns of ranks of whose idle time the graph explains less than 90 %, where there is idle time to speak of: 0.1 ms and
+// 1 % of the rank's steps.
 void note_unexplained_idle(const ExecGraph& g, const std::vector<RankQuality>& quality, Notes& notes);
 
 // ---- why the device was idle (idle.cc) ----
