@@ -72,10 +72,13 @@ std::vector<Command> make_commands() {
            "and answers with the iteration time, its 90 % interval, the classes of time, every rank and the reasons. "
            "Edits add up in one call. FACTORx multiplies a duration (0.5x is twice as fast); of a bandwidth it "
            "multiplies the bandwidth.\n\n"
-           "Of the layout the degree of data parallelism can be changed; pipelines, tensor parallelism, layers and "
-           "shapes stay as they are. docs/model.md says what each edit takes for granted.",
+           "Of the layout the degree of data parallelism and the micro-batches of a step can be changed; pipelines, "
+           "tensor "
+           "parallelism, layers and shapes stay as they are. docs/model.md says what each edit takes for granted.",
        .options =
            {{"--dp", "N", "data parallelism of degree N; the other dimensions stay", Takes::word},
+            {"--num-microbatches", "N", "N micro-batches of each pipeline in a step", Takes::word},
+            {"--microbatches", "N", "short for --num-microbatches", Takes::word},
             {"--kernel", "REGEX=FACTORx", "kernels whose name REGEX is found in take so much of their time",
              Takes::word, true},
             {"--fuse", "REGEX1,REGEX2", "a kernel of the second right after one of the first becomes one with it",

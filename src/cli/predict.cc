@@ -17,7 +17,10 @@ constexpr std::string_view kOrder[] = {
 
 }  // namespace
 
-Result<int> run_predict(const Args& args) {
+Result<int> run_predict(const Args& given) {
+  Args args = given;
+  if (const auto it = args.options.find("--microbatches"); it != args.options.end())
+    args.options.emplace("--num-microbatches", it->second);
   const auto options = understand(*find_command("predict"), args);
   if (!options) return tl::unexpected(options.error());
   std::vector<Edit> edits;
@@ -35,33 +38,46 @@ Result<int> run_predict(const Args& args) {
   Run changed;
   changed.build = run->build;
   std::vector<AppliedEdit> applied;
+  auto layout = recognise_layout(run->traces, run->build);
+  JobLayout new_layout = layout ? *layout : JobLayout{};
+  const auto number = [&](std::string_view option) -> Result<std::int64_t> {
+    const std::string text = args.value(option);
+    std::int64_t n = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (error != std::errc{} || end != text.data() + text.size() || n < 1 || n > 1'000'000)
+      return fail("not a whole number from 1: " + text, std::string(option));
+    return n;
+  };
+  for (const std::string_view option : {"--num-microbatches", "--dp"}) {
+    if (!args.has(option)) continue;
+    if (!layout) return tl::unexpected(layout.error());
+    const auto n = number(option);
+    if (!n) return tl::unexpected(n.error());
+    AppliedEdit edit{{std::string(option), args.value(option)}, {}, {}};
+    Result<Changed> done;
+    if (option == "--dp") {
+      const NetworkModel net = learn_network(run->traces, run->build, *layout);
+      edit.floor = *n == layout->dp ? 0.0 : net.intra.seen && net.inter.seen ? 0.02 : 0.04;
+      edit.doubt = 0.15;
+      edit.assumes =
+          "the replicas of the trace stand for all; rings between servers use every member's own network card; more "
+          "ranks are not later on average";
+      done = change_dp(run->traces, changed.build, new_layout, *n);
+    } else {
+      edit.floor = *n == new_layout.num_microbatches ? 0.0 : 0.01;
+      edit.doubt = 0.02;
+      edit.assumes = "added micro-batches are like one in the middle of the step";
+      done = change_microbatches(changed.build, new_layout, *n);
+    }
+    if (!done) return tl::unexpected(done.error());
+    edit.changed = *done;
+    applied.push_back(std::move(edit));
+  }
   Scenario scenario{run->traces, changed.build};
   for (const Edit& e : edits) {
     auto done = apply_edit(scenario, e);
     if (!done) return tl::unexpected(done.error());
     applied.push_back(std::move(*done));
-  }
-  auto layout = recognise_layout(run->traces, run->build);
-  JobLayout new_layout = layout ? *layout : JobLayout{};
-  if (args.has("--dp")) {
-    if (!layout) return tl::unexpected(layout.error());
-    const std::string text = args.value("--dp");
-    std::int64_t dp = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), dp);
-    if (error != std::errc{} || end != text.data() + text.size() || dp < 1 || dp > 1'000'000)
-      return fail("not a degree of data parallelism: " + text, "--dp", "a whole number from 1");
-    const NetworkModel net = learn_network(run->traces, run->build, *layout);
-    const bool unseen = !net.intra.seen || !net.inter.seen;
-    auto done = change_dp(run->traces, changed.build, new_layout, dp);
-    if (!done) return tl::unexpected(done.error());
-    applied.push_back({{"--dp", text},
-                       *done,
-                       "the replicas of the trace stand for all; rings between servers use every member's own network "
-                       "card; more ranks are not later on average",
-                       0.15,
-                       dp == layout->dp ? 0.0
-                       : unseen         ? 0.04
-                                        : 0.02});
   }
   replay(changed.build.graph, changed.replay);
 

@@ -75,9 +75,11 @@ void add_handoffs(Draft& d) {
         std::uint32_t first = last_before(d, u, p + 1);
         first = first == kNone ? u.first_node : first + 1;
         // both ends of the burst must border on a pause of that thread
-        const bool pause_before = first == u.first_node || d.node[first].duration > kHole;
-        const bool pause_after = last + 1 == u.first_node + u.nodes || d.node[last + 1].duration > kHole;
-        if (!pause_before || !pause_after || last <= first || woken[first] != 0) continue;
+        // (a pause that is known as a wait has been cut out of the node's duration)
+        const auto pause = [&](std::uint32_t node) { return woken[node] != 0 || d.node[node].duration > kHole; };
+        const bool pause_before = first == u.first_node || pause(first);
+        const bool pause_after = last + 1 == u.first_node + u.nodes || pause(last + 1);
+        if (!pause_before || !pause_after || last <= first) continue;
         const Ns slack = (d.observed_end(first) - p) + (q - d.observed_end(last));
         if (slack < best_slack) {
           best = other;
@@ -87,7 +89,9 @@ void add_handoffs(Draft& d) {
       }
       if (best == kNone) continue;
       const ThreadRow& u = d.threads[best];
-      if (best_span.first == u.first_node) {
+      if (woken[best_span.first] != 0) {
+        // its begin is known already, as the end of a hole of that thread
+      } else if (best_span.first == u.first_node) {
         start_thread(d, n - 1, u);
       } else {
         wake(d, n - 1, best_span.first);

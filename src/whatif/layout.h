@@ -47,4 +47,9 @@ NetworkModel learn_network(const TraceSet& traces, const GraphBuild& build, cons
 // Errors: no data parallelism to change; a degree below 1.
 Result<Changed> change_dp(const TraceSet& traces, GraphBuild& build, JobLayout& layout, std::int64_t dp);
 
+// Another number of micro-batches a step, by repeating or leaving out one of the steady state (microbatches.cc); sets
+// layout.num_microbatches also when nothing changes. Changed::edges counts waits that had to go to the nearest place.
+// Errors: micro-batches that cannot be told apart; too few of them.
+Result<Changed> change_microbatches(GraphBuild& build, JobLayout& layout, std::int64_t microbatches);
+
 }  // namespace orrery
