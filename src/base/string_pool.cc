@@ -26,7 +26,7 @@ std::uint64_t hash_bytes(std::string_view s) {
   return h;
 }
 
-constexpr std::size_t kBlock = 64 * 1024;
+constexpr std::size_t kFirstBlock = 512, kBlock = 64 * 1024;  // each twice as long as the one before
 
 }  // namespace
 
@@ -55,7 +55,7 @@ StrId StringPool::intern(std::string_view s) {
     if (hashes_[id] == h && views_[id] == s) return StrId{id};
   }
   if (blocks_.empty() || used_ + s.size() > blocks_.back().size()) {
-    blocks_.emplace_back(std::max(kBlock, s.size()));
+    blocks_.emplace_back(std::max(std::min(kFirstBlock << std::min<std::size_t>(blocks_.size(), 7), kBlock), s.size()));
     used_ = 0;
   }
   char* to = blocks_.back().data() + used_;
