@@ -352,7 +352,10 @@ TEST(ChromeTrace, EveryTrackNests) {
 
 TEST(ChromeTrace, ImportsAgainWithTheReplayedTimes) {
   const Job& job = Job::get();
-  const auto again = import_kineto_bytes(job.json.dump(), "again.json");
+  Json recording = job.json;  // by its looks: what --export wrote of several ranks is not taken for one
+  EXPECT_FALSE(import_kineto_bytes(recording.dump(), "again.json"));
+  recording.erase("orrery");
+  const auto again = import_kineto_bytes(recording.dump(), "again.json");
   ASSERT_TRUE(again) << again.error().line();
   std::multimap<Ns, std::pair<Ns, std::string>> want, got;
   std::size_t host_rows = 0, host_again = 0;

@@ -1,6 +1,7 @@
 #include "cli/run.h"
 
 #include <deque>
+#include <filesystem>
 #include <mutex>
 
 #include "importers/importers.h"
@@ -35,6 +36,11 @@ Result<Run> run_again(const std::vector<std::string>& paths, const RunOptions& o
   auto traces = import_traces(paths, import);
   if (!traces) return tl::unexpected(traces.error());
   run.traces = std::move(*traces);
+  for (const RankTrace& t : run.traces.ranks) {
+    std::error_code error;
+    if (!options.export_path.empty() && std::filesystem::equivalent(options.export_path, t.file, error) && !error)
+      return fail("--export would overwrite a trace that is read", options.export_path, "name another file");
+  }
 
   progress.stage("joining the ranks");
   std::vector<RankGraph> ranks;

@@ -102,6 +102,13 @@ Status GraphBuilder::join(const TraceSet& traces, const GraphOptions& options, s
     if (Status s = check_same_job(ranks); !s) return s;
   }
   match_communication(ranks, out.communication, out.notes);
+  const Communication& c = out.communication;
+  const bool described = std::any_of(c.groups.begin(), c.groups.end(), [](const CommGroup& g) { return !g.inferred; });
+  if (joined && described && c.expected >= 8 && c.matched * 10 < c.expected) {
+    return fail("traces of different jobs: " + std::to_string(c.matched) + " of " + std::to_string(c.expected) +
+                    " communication kernels find their partners",
+                "", "give the ranks of one job; `orrery diff` compares two");
+  }
   if (ranks.size() == 1) {
     std::swap(out.graph, ranks.front().graph);
     if (Status s = weigh_meetings(ranks, out.communication, out.notes); !s) return s;
@@ -109,6 +116,7 @@ Status GraphBuilder::join(const TraceSet& traces, const GraphOptions& options, s
     if (!joined) out.communication.meetings.clear();
     use_clocks(ranks, fit_clocks(ranks, out.communication), out.communication, out.notes);
     if (Status s = weigh_meetings(ranks, out.communication, out.notes); !s) return s;
+    if (joined) note_oddities(ranks, out.communication, out.notes);
     join_graphs(ranks, out);
   }
   if (out.graph.size() == 0) {

@@ -346,6 +346,8 @@ void collect_communication(Draft& d, RankComm& out) {
   out.configured = d.trace->groups;
   out.world_size = d.trace->world_size;
   out.window = {d.trace->window_start, d.trace->window_end};
+  out.absolute = d.trace->base_ns != 0;
+  out.device_name = d.trace->devices.empty() ? std::string() : d.trace->devices.front().name;
   out.device = d.streams.empty() ? -1 : d.streams.front().device;
   Collector(d, out).run();
 }

@@ -20,6 +20,8 @@ struct RankComm {
   std::int64_t rank = 0, device = -1, world_size = 0;
   std::string host;
   std::array<Ns, 2> window{};
+  bool absolute = false;    // times count from 1970: the file has its base time
+  std::string device_name;  // "" = not recorded
   std::vector<ProcessGroup> configured;
   std::vector<CommRow> rows;  // group: row of `groups`; op_name: row of `op_names`; node, last: of the draft
   std::vector<CommPart> parts;

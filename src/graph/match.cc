@@ -288,20 +288,26 @@ class Matcher {
           return false;
     std::map<std::int64_t, std::uint32_t> first_of;  // index -> row of the first rank
     std::size_t shared = 0, wrong = 0;
+    bool apart = false;
     for (const auto& [rank, rows] : by_rank) {
+      std::size_t own = 0, met_others = 0;
       std::unordered_map<std::int64_t, std::int64_t> times;
       for (const std::uint32_t i : rows) {
         if (!out.rows[i].launched) continue;
         const std::int64_t seq = out.rows[i].seq;
         index[i] = seq * kOccurrences + std::min(times[seq]++, kOccurrences - 1);
+        ++own;
         const auto [it, fresh] = first_of.try_emplace(index[i], i);
         if (fresh) continue;
         ++shared;
+        ++met_others;
         wrong += !agree(item(it->second), item(i)) || never_met(out.rows[it->second], out.rows[i]);
       }
       place_unlaunched(rows, kOccurrences);
+      // windows of one run overlap: numbers that do not are not of one count
+      apart |= first_of.size() > own && own >= 8 && met_others * 4 < own;
     }
-    if (wrong * 5 <= shared) return true;
+    if (wrong * 5 <= shared && !apart) return true;
     notes.add("sequence-numbers-disagree", Severity::warning, 1, label(by_rank),
               "Seq of a process group pairs collectives of different kind, size or time: matched by order instead");
     return false;

@@ -11,6 +11,7 @@
 // operation, size and group take elsewhere.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "graph/match.h"
@@ -101,6 +102,54 @@ Status check_same_job(const std::vector<RankGraph>& ranks) {
                   "", "give the ranks of one job; `orrery diff` compares two");
     }
   }
+  // Groups that one rank lists with another must be the other's as well.
+  const auto listed = [](const RankComm& r) {
+    std::set<std::vector<std::int32_t>> lists;
+    for (const ProcessGroup& g : r.configured) {
+      std::vector<std::int32_t> list = g.ranks;
+      std::sort(list.begin(), list.end());
+      if (list.size() > 1) lists.insert(std::move(list));
+    }
+    return lists;
+  };
+  const auto steps_of = [](const RankGraph& g) {
+    std::set<std::int64_t> steps;
+    for (const Step& s : g.graph.steps)
+      if (g.graph.kind[raw(s.begin_node)] == NodeKind::host) steps.insert(s.number);
+    return steps;
+  };
+  const auto lists_of_first = listed(ranks.front().communication);
+  const auto steps_of_first = steps_of(ranks.front());
+  for (std::size_t k = 1; k < ranks.size(); ++k) {
+    const RankComm &a = ranks.front().communication, &b = ranks[k].communication;
+    const auto lists = listed(b);
+    std::size_t together = 0, agreed = 0;
+    const auto count = [&](const auto& own, const auto& other, std::int64_t rank) {
+      for (const auto& l : own) {
+        if (!std::binary_search(l.begin(), l.end(), rank)) continue;
+        ++together;
+        agreed += other.contains(l);
+      }
+    };
+    if (!lists.empty() && !lists_of_first.empty()) {
+      count(lists_of_first, lists, b.rank);
+      count(lists, lists_of_first, a.rank);
+    }
+    if (agreed * 2 < together) {
+      return fail("traces of different jobs: rank " + std::to_string(a.rank) + " and rank " + std::to_string(b.rank) +
+                      " list different process groups with each other",
+                  "", "give the ranks of one job; `orrery diff` compares two");
+    }
+    const auto steps = steps_of(ranks[k]);
+    const bool shared = std::any_of(steps.begin(), steps.end(), [&](auto n) { return steps_of_first.contains(n); });
+    if (!steps.empty() && !steps_of_first.empty() && !shared) {
+      return fail("traces of different steps: rank " + std::to_string(a.rank) + " has ProfilerStep#" +
+                      std::to_string(*steps_of_first.begin()) + " to #" + std::to_string(*steps_of_first.rbegin()) +
+                      ", rank " + std::to_string(b.rank) + " #" + std::to_string(*steps.begin()) + " to #" +
+                      std::to_string(*steps.rbegin()),
+                  "", "record all ranks over the same steps");
+    }
+  }
   // Differences of times, and of those, stay inside 64 bits. (Old traces count from the start of the machine, others
   // from 1970: that is no fault.)
   const RankComm *early = nullptr, *late = nullptr;
@@ -125,13 +174,60 @@ Status check_same_job(const std::vector<RankGraph>& ranks) {
     if (fresh) continue;
     const RankComm& other = *it->second;
     const Ns apart = std::max(r.window[0] - other.window[1], other.window[0] - r.window[1]);
-    if (apart > 10'000'000'000) {
+    if (r.absolute == other.absolute && apart > 10'000'000'000) {
       return fail("traces of different runs: those of rank " + std::to_string(other.rank) + " and rank " +
                       std::to_string(r.rank) + " on one host lie " + std::to_string(apart / 1'000'000'000) + " s apart",
                   "", "give the ranks of one run; `orrery diff` compares two");
     }
   }
   return {};
+}
+
+void note_oddities(const std::vector<RankGraph>& ranks, const Communication& c, Notes& notes) {
+  const RankComm& first = ranks.front().communication;
+  // Steps of one number end together: ranks wait for each other at least once in most.
+  std::map<std::int64_t, std::pair<Ns, Ns>> spans;  // shortest, longest
+  std::set<std::int64_t> present;
+  std::int64_t world = 0;
+  for (const RankGraph& g : ranks) {
+    const RankComm& r = g.communication;
+    present.insert(r.rank);
+    world = std::max(world, r.world_size);
+    for (const Step& s : g.graph.steps) {
+      if (g.graph.kind[raw(s.begin_node)] != NodeKind::host) continue;
+      const auto [it, fresh] = spans.try_emplace(s.number, s.end - s.begin, s.end - s.begin);
+      it->second.first = std::min(it->second.first, s.end - s.begin);
+      it->second.second = std::max(it->second.second, s.end - s.begin);
+    }
+    if (!r.device_name.empty() && !first.device_name.empty() && r.device_name != first.device_name)
+      notes.add("devices-differ", Severity::warning, 1,
+                r.device_name + " on rank " + std::to_string(r.rank) + ", " + first.device_name + " on rank " +
+                    std::to_string(first.rank),
+                "are these files from one job?");
+  }
+  for (const auto& [number, span] : spans)
+    if (span.second > 2 * span.first && span.second - span.first > 1'000'000)
+      notes.add("steps-differ", Severity::warning, 1,
+                "step " + std::to_string(number) + ": " + std::to_string(span.first / 1'000'000) + " to " +
+                    std::to_string(span.second / 1'000'000) + " ms",
+                "one step takes over twice as long on one rank as on another: are these files from one run?");
+  for (const HostClock& h : c.clocks)
+    if (h.known && h.observations >= 4 && h.spread > 1'000'000)
+      notes.add("clock-uncertain", Severity::warning, 1,
+                "host of rank " + std::to_string(ranks[h.ranks.front()].communication.rank) + ": " +
+                    std::to_string(h.spread / 1000) + " us",
+                "collectives do not end together on the host and the first: are these files from one run?");
+  std::string missing;
+  std::int64_t absent = 0;
+  for (std::int64_t r = 0; r < world && world <= 1'000'000; ++r) {
+    if (present.contains(r)) continue;
+    if (absent++ < 8) missing += (missing.empty() ? "" : ",") + std::to_string(r);
+  }
+  if (absent > 8) missing += ",...";
+  if (absent > 0)
+    notes.add("ranks-missing", Severity::info, static_cast<std::uint64_t>(absent), missing,
+              "ranks of the job whose traces are not here: how long others waited for them is known only from the ends "
+              "of collectives");
 }
 
 Status weigh_meetings(const std::vector<RankGraph>& ranks, Communication& out, Notes& notes) {

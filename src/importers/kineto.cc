@@ -259,6 +259,13 @@ tl::expected<std::vector<RankTrace>, KinetoError> read_kineto(ByteSource& source
     return failed({"a trace without events", file, "was the profiler running?"}, text.top_level_array);
   }
   if (builder.phases == 0) return failed({"not a trace: no event has a \"ph\"", file, ""}, true);
+  for (const MetadataMember& m : text.metadata) {
+    if (m.key != "orrery" || m.text.find("replayed run") == std::string::npos) continue;
+    if (m.text.find("\"ranks\":1,") == std::string::npos)
+      return failed({"a replayed run of several ranks, as --export writes it, not a recording", file, ""}, true);
+    trace.notes.add("replayed-run", Severity::warning, 1, file,
+                    "written by --export: its times are the model's, not measured");
+  }
   read_metadata(text.metadata, trace);
   std::vector<RankTrace> ranks;
   if (builder.events_of_rank.empty()) {

@@ -18,9 +18,9 @@ constexpr std::size_t kSuspicious = std::size_t{8} << 20;
 // Skipping keeps this much of a full buffer, so that an event's beginning is not cut in two.
 constexpr std::size_t kOverlap = 4096;
 
-constexpr std::array<std::string_view, 8> kWantedMetadata = {
-    "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "traceName", "host_name", "hostname",
-    "metadata",        "otherData"};
+constexpr std::array<std::string_view, 9> kWantedMetadata = {
+    "orrery",   "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "traceName", "host_name",
+    "hostname", "metadata",        "otherData"};
 
 constexpr std::array<std::string_view, 14> kEventKeys = {"ph", "cat",  "name", "pid", "tid", "ts",    "dur",
                                                          "id", "args", "s",    "bp",  "tts", "cname", "tdur"};

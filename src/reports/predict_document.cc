@@ -62,6 +62,22 @@ std::map<std::pair<std::string, std::string>, double> path_sums(const TraceSet& 
   return out;
 }
 
+// Communication of which waiting and transfer cannot be told apart, ms a step and rank.
+double unknown_waiting(const GraphBuild& build) {
+  const Communication& c = build.communication;
+  double sum = 0;
+  for (const CommRow& row : c.rows)
+    if (row.transfer < 0 && row.launched) sum += to_ms(row.end - row.start);
+  for (const Meeting& m : c.meetings) {
+    if (m.missing == 0) continue;
+    for (std::uint32_t k = 0; k < m.members; ++k) {
+      const CommRow& row = c.rows[c.members[m.first + k].row];
+      sum += to_ms(row.end - row.start) / m.members;
+    }
+  }
+  return build.graph.steps.empty() ? 0 : sum / static_cast<double>(build.graph.steps.size());
+}
+
 }  // namespace
 
 Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base, const Replay& before,
@@ -77,6 +93,13 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   d.notes = traces.notes;
   for (const RankTrace& t : traces.ranks) d.notes.merge(t.notes);
   d.notes.merge(base.notes);
+  note_unexplained_idle(base.graph, base.quality, d.notes);
+  const double unknown = unknown_waiting(base);
+  if (unknown > 0.005 * measured.iteration)
+    d.notes.add(
+        "waiting-unknown", Severity::warning, 1, std::to_string(std::llround(unknown * 1000)) + " us a step and rank",
+        "communication whose partners have no trace here keeps its measured waiting, whatever changes: give all "
+        "ranks of the job; the interval is widened by it");
 
   Section applied{.key = "edits", .title = "Edits", .table = {}};
   applied.table.columns = {
@@ -90,7 +113,7 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
     if (e.changed.nodes == 0 && e.changed.edges == 0)
       d.notes.add("edit-without-effect", Severity::info, 1,
                   e.edit.name + (e.edit.value.empty() ? "" : " " + e.edit.value),
-                  "the edit changes nothing in this job: the prediction is the replay");
+                  "the edit changes nothing in this job");
   }
 
   Section baseline{.key = "baseline", .title = "Baseline (as replayed)", .single = true, .table = {}};
@@ -104,7 +127,8 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   const double moved = std::abs(predicted.iteration - replayed.iteration);
   const double half =
       std::max(0.005 * predicted.iteration,
-               std::sqrt(own * own + doubt * moved * moved + floor * predicted.iteration * predicted.iteration));
+               std::sqrt(own * own + doubt * moved * moved + floor * predicted.iteration * predicted.iteration +
+                         (moved > 0 ? unknown * unknown : 0)));
   add(baseline, {.key = "iteration_ms"}, replayed.iteration);
   add(baseline, {.key = "iteration_measured_ms"}, measured.iteration);
   for (std::size_t c = 0; c < kClasses.size(); ++c)

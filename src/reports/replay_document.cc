@@ -4,6 +4,9 @@
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
+#include <algorithm>
+#include <thread>
+
 #include "reports/reports.h"
 
 namespace orrery {
@@ -17,7 +20,8 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
   std::vector<StepTimes> steps(rows->size());
   std::vector<IdleTimes> idle(g.ranks.size());
   std::vector<RankBusy> busy(g.ranks.size());
-  tbb::task_arena arena(options.threads == 0 ? tbb::task_arena::automatic : static_cast<int>(options.threads));
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  tbb::task_arena arena(static_cast<int>(options.threads == 0 ? cores : std::min(options.threads, cores)));
   arena.execute([&] {
     tbb::enumerable_thread_specific<DeviceRuns> devices;
     tbb::parallel_for(std::uint32_t{0}, static_cast<std::uint32_t>(g.ranks.size()), [&](std::uint32_t k) {

@@ -12,7 +12,8 @@ namespace {
 std::string quoted(const Edit& e) { return e.value.empty() ? e.name : e.name + " " + e.value; }
 
 Result<std::regex> pattern(const std::string& text, const Edit& e) {
-  if (text.empty()) return fail("an empty pattern", quoted(e), "REGEX=FACTORx, as in gemm=0.5x");
+  if (text.empty())
+    return fail("an empty pattern", quoted(e), e.name == "--fuse" ? "REGEX1,REGEX2" : "REGEX=FACTORx, as in gemm=0.5x");
   try {
     return std::regex(text, std::regex::ECMAScript | std::regex::optimize);
   } catch (const std::regex_error& error) {
@@ -152,9 +153,11 @@ Result<AppliedEdit> network(Scenario& s, const Edit& e) {
     if (at == std::string_view::npos || (key != "intra" && key != "inter" && key != "latency_us"))
       return fail("not a part of the network: " + std::string(item), quoted(e), "intra=1.5x,inter=2x,latency_us=5");
     const std::string_view value = item.substr(at + 1);
+    if (std::any_of(parts.begin(), parts.end(), [&](const Part& p) { return p.key == key; }))
+      return fail(std::string(key) + " is given twice", quoted(e));
     Part p{key};
     if (key == "latency_us") {
-      const auto us = parse_factor(value);
+      const auto us = value == "0" ? Result<double>(0.0) : parse_factor(value);
       if (!us || value.ends_with('x')) return fail("not a latency: " + std::string(value), quoted(e), "latency_us=5");
       p.latency_us = *us;
     } else if (value.ends_with('x')) {
@@ -165,8 +168,7 @@ Result<AppliedEdit> network(Scenario& s, const Edit& e) {
       const auto target = parse_factor(value);
       if (!target) return fail(target.error().what, quoted(e), "GB/s, or a factor such as 1.5x");
       const double today = bus_bandwidth(s.build.communication, key == "intra" ? Link::intra : Link::inter);
-      if (today <= 0)
-        return fail("no transfer over such links tells today's bandwidth", quoted(e), "give a factor: 2x");
+      if (today <= 0) return fail("no transfer of the traces runs over " + std::string(key) + " links", quoted(e));
       p.factor = *target / today;
     }
     parts.push_back(p);
@@ -207,16 +209,24 @@ Result<AppliedEdit> without_stragglers(Scenario& s, const Edit& e) {
 Result<AppliedEdit> delay(Scenario& s, const Edit& e) {
   std::int64_t rank = -1;
   double ms = 0;
+  bool has_rank = false, has_ms = false;
   for (std::string_view rest = e.value; !rest.empty();) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view item = rest.substr(0, comma);
     rest.remove_prefix(std::min(rest.size(), comma + 1));
     const char* const end = item.data() + item.size();
-    if (item.starts_with("rank=") && std::from_chars(item.data() + 5, end, rank).ptr == end) continue;
-    if (item.starts_with("ms=") && std::from_chars(item.data() + 3, end, ms).ptr == end) continue;
+    if (!has_rank && item.starts_with("rank=") && std::from_chars(item.data() + 5, end, rank).ptr == end) {
+      has_rank = true;
+      continue;
+    }
+    if (!has_ms && item.starts_with("ms=") && std::from_chars(item.data() + 3, end, ms).ptr == end) {
+      has_ms = true;
+      continue;
+    }
     return fail("not a delay: " + std::string(item), quoted(e), "rank=3,ms=10");
   }
-  if (rank < 0 || !(ms > 0 && ms < 1e9)) return fail("a rank and a time are needed", quoted(e), "rank=3,ms=10");
+  if (rank < 0) return fail("no rank", quoted(e), "rank=3,ms=10");
+  if (!(ms > 0 && ms < 1e9)) return fail("not a time: above 0 and below 1e9 ms", quoted(e), "rank=3,ms=10");
   ExecGraph& g = s.build.graph;
   AppliedEdit done{e, {}, "the rank's first thread is late by so much at the begin of each step", 0.05};
   bool known = false;
@@ -273,7 +283,7 @@ Result<double> parse_factor(std::string_view text) {
   const char* const end = digits.data() + digits.size();
   const auto [stop, error] = std::from_chars(digits.data(), end, v);
   if (error != std::errc{} || stop != end || !(v > 0) || !(v < 1e6))
-    return fail("not a factor: " + std::string(text), "", "a number above 0, as in 0.5x");
+    return fail("not a factor: " + std::string(text), "", "a number above 0 and below a million, as in 0.5x");
   return v;
 }
 
