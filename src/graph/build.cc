@@ -1,13 +1,9 @@
 #include "graph/build.h"
 
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
-
 #include <algorithm>
-#include <atomic>
 #include <limits>
-#include <thread>
 
+#include "base/parallel.h"
 #include "graph/comm_rows.h"
 #include "graph/draft.h"
 #include "graph/join.h"
@@ -128,22 +124,13 @@ Status GraphBuilder::join(const TraceSet& traces, const GraphOptions& options, s
 
 Status GraphBuilder::build(const TraceSet& traces, const GraphOptions& options, GraphBuild& out) {
   const std::size_t ranks = traces.ranks.size();
-  const unsigned cores = std::max(1u, options.threads != 0 ? options.threads : std::thread::hardware_concurrency());
-  const auto side_by_side = static_cast<unsigned>(std::min<std::size_t>(cores, ranks));
-  reserve(side_by_side);
+  const auto workers = static_cast<unsigned>(std::min<std::size_t>(worker_count(options.threads), ranks));
+  reserve(workers);
   ranks_.resize(ranks);
   std::vector<Status> failed(ranks);
   if (ranks == 1) std::swap(ranks_.front().graph, out.graph);  // one rank is assembled in place
-  std::atomic<std::size_t> next{0};
-  const auto work = [&](unsigned worker) {
-    for (std::size_t k = next++; k < ranks; k = next++) failed[k] = draft(traces.ranks[k], options, worker, ranks_[k]);
-  };
-  if (side_by_side <= 1) {
-    work(0);
-  } else {
-    tbb::task_arena arena(static_cast<int>(std::min(cores, std::max(1u, std::thread::hardware_concurrency()))));
-    arena.execute([&] { tbb::parallel_for(0u, side_by_side, work); });
-  }
+  for_each_row(ranks, workers,
+               [&](std::size_t k, unsigned worker) { failed[k] = draft(traces.ranks[k], options, worker, ranks_[k]); });
   for (const Status& s : failed)
     if (!s) return s;
   return join(traces, options, ranks_, out);

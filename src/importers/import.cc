@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/parallel.h"
 #include "importers/find_inputs.h"
 #include "importers/importers.h"
 #include "importers/kineto.h"
@@ -158,9 +159,7 @@ void note_world_sizes(TraceSet& set) {
 
 }  // namespace
 
-unsigned ImportOptions::workers() const {
-  return threads != 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
-}
+unsigned ImportOptions::workers() const { return worker_count(threads); }
 
 Result<TraceSet> import_traces(const std::vector<std::string>& paths, const ImportOptions& options) {
   auto found = find_inputs(paths);

@@ -1,12 +1,9 @@
 // Everything `orrery replay` answers, in the order that people read: is it right (summary, steps), what was read
 // (ranks), how far to trust it (quality), then why it took so long.
-#include <tbb/enumerable_thread_specific.h>
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
 
 #include <algorithm>
-#include <thread>
 
+#include "base/parallel.h"
 #include "reports/reports.h"
 
 namespace orrery {
@@ -20,17 +17,15 @@ Result<Document> replay_document(const TraceSet& traces, const GraphBuild& build
   std::vector<StepTimes> steps(rows->size());
   std::vector<IdleTimes> idle(g.ranks.size());
   std::vector<RankBusy> busy(g.ranks.size());
-  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  tbb::task_arena arena(static_cast<int>(options.threads == 0 ? cores : std::min(options.threads, cores)));
-  arena.execute([&] {
-    tbb::enumerable_thread_specific<DeviceRuns> devices;
-    tbb::parallel_for(std::uint32_t{0}, static_cast<std::uint32_t>(g.ranks.size()), [&](std::uint32_t k) {
-      DeviceRuns& device = devices.local();
-      look_at_device(g, r, tasks, k, device);
-      add_step_times(g, r, device, *rows, steps);  // each rank has steps of its own
-      idle[k] = idle_times(g, r, device, *rows);
-      busy[k] = gpu_busy(g, r, device, *rows);
-    });
+  const unsigned workers = worker_count(options.threads);
+  std::vector<DeviceRuns> devices(std::min<std::size_t>(workers, std::max<std::size_t>(1, g.ranks.size())));
+  for_each_row(g.ranks.size(), static_cast<unsigned>(devices.size()), [&](std::size_t row, unsigned worker) {
+    const auto k = static_cast<std::uint32_t>(row);
+    DeviceRuns& device = devices[worker];
+    look_at_device(g, r, tasks, k, device);
+    add_step_times(g, r, device, *rows, steps);  // each rank has steps of its own
+    idle[k] = idle_times(g, r, device, *rows);
+    busy[k] = gpu_busy(g, r, device, *rows);
   });
   const auto paths = critical_paths(g, r, *rows);
 
