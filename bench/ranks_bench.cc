@@ -181,7 +181,7 @@ std::string change(const Json& base, const Json& target, double truth_ms, Job& j
     if (base.contains(key) && base[key] == value) continue;
     static const std::vector<std::string> ours = {"launch_factor", "cpu_factor", "gemm_factor",   "net_intra",
                                                   "net_inter",     "straggler",  "straggler_pct", "name",
-                                                  "seed",          "dp",         "microbatches"};
+                                                  "seed",          "dp",         "microbatches",  "layers"};
     if (std::find(ours.begin(), ours.end(), key) == ours.end()) return "";
   }
   ExecGraph& g = job.build.graph;
@@ -216,6 +216,13 @@ std::string change(const Json& base, const Json& target, double truth_ms, Job& j
     if (auto done_dp = change_dp(job.traces, job.build, *layout, target.value("dp", 1)); !done_dp)
       return done_dp.error().line();
     done += fmt::format(" dp {}", target.value("dp", 1));
+  }
+  if (target.value("layers", 1) != base.value("layers", 1)) {
+    auto layout = recognise_layout(job.traces, job.build);
+    if (!layout) return layout.error().line();
+    const auto changed = change_layers(job.traces, job.build, *layout, target.value("layers", 1));
+    if (!changed) return changed.error().line();
+    done += fmt::format(" layers {} ({} unlike)", target.value("layers", 1), changed->edges);
   }
   if (target.value("microbatches", 1) != base.value("microbatches", 1)) {
     auto layout = recognise_layout(job.traces, job.build);
@@ -261,7 +268,7 @@ void simulated(const fs::path& data) {
       {
         const Json &a = base["config"], &b = truth["config"];
         bool same_job = true;
-        for (const char* k : {"tp", "pp", "vpp", "layers", "hidden", "ffn", "heads", "seq", "mbs"})
+        for (const char* k : {"tp", "pp", "vpp", "hidden", "ffn", "heads", "seq", "mbs"})
           same_job = same_job && a.value(k, 0) == b.value(k, 0);
         if (!same_job) continue;
       }

@@ -72,13 +72,15 @@ std::vector<Command> make_commands() {
            "and answers with the iteration time, its 90 % interval, the classes of time, every rank and the reasons. "
            "Edits add up in one call. FACTORx multiplies a duration (0.5x is twice as fast); of a bandwidth it "
            "multiplies the bandwidth.\n\n"
-           "Of the layout the degree of data parallelism and the micro-batches of a step can be changed; pipelines, "
-           "tensor "
-           "parallelism, layers and shapes stay as they are. docs/model.md says what each edit takes for granted.",
+           "Of the layout the layers, the micro-batches of a step and the degree of data parallelism can be changed; "
+           "pipelines, tensor parallelism and shapes stay as they are. Edits are made in the order of the options "
+           "below, "
+           "whatever their order on the command line. docs/model.md says what each edit takes for granted.",
        .options =
-           {{"--dp", "N", "data parallelism of degree N; the other dimensions stay", Takes::word},
+           {{"--layers", "N", "N layers in the whole model, the same for all stages", Takes::word},
             {"--num-microbatches", "N", "N micro-batches of each pipeline in a step", Takes::word},
             {"--microbatches", "N", "short for --num-microbatches", Takes::word},
+            {"--dp", "N", "data parallelism of degree N; the other dimensions stay", Takes::word},
             {"--kernel", "REGEX=FACTORx", "kernels whose name REGEX is found in take so much of their time",
              Takes::word, true},
             {"--fuse", "REGEX1,REGEX2", "a kernel of the second right after one of the first becomes one with it",
@@ -109,6 +111,8 @@ std::vector<Command> make_commands() {
        .when_incomplete = "the input was truncated or data were lost; what could be read is answered",
        .examples = {{"Matrix products twice as fast:", "orrery predict samples/gpt-tp2-pp2-dp2 --kernel gemm=0.5x"},
                     {"Eight times the data parallelism:", "orrery predict samples/gpt-tp2-pp2-dp2 --dp 16"},
+                    {"A model of twice the depth, with more micro-batches:",
+                     "orrery predict samples/gpt-tp2-pp2-dp2 --layers 8 --num-microbatches 8"},
                     {"A network of twice the bandwidth, and launches for free:",
                      "orrery predict samples/gpt-tp2-pp2-dp2 --network intra=2x --cuda-graphs"}},
        .run = run_predict},

@@ -39,6 +39,10 @@ Result<int> run_predict(const Args& given) {
   changed.build = run->build;
   std::vector<AppliedEdit> applied;
   auto layout = recognise_layout(run->traces, run->build);
+  if (layout) {
+    LayerRuns runs;  // told even where nothing asks for it: the answer names the layout
+    if (const auto layers = count_layers(run->traces, run->build, *layout, runs)) layout->layers = *layers;
+  }
   JobLayout new_layout = layout ? *layout : JobLayout{};
   const auto number = [&](std::string_view option) -> Result<std::int64_t> {
     const std::string text = args.value(option);
@@ -48,7 +52,7 @@ Result<int> run_predict(const Args& given) {
       return fail("not a whole number from 1: " + text, std::string(option));
     return n;
   };
-  for (const std::string_view option : {"--num-microbatches", "--dp"}) {
+  for (const std::string_view option : {"--layers", "--num-microbatches", "--dp"}) {
     if (!args.has(option)) continue;
     if (!layout) return tl::unexpected(layout.error());
     const auto n = number(option);
@@ -63,6 +67,12 @@ Result<int> run_predict(const Args& given) {
           "the replicas of the trace stand for all; rings between servers use every member's own network card; more "
           "ranks are not later on average";
       done = change_dp(run->traces, changed.build, new_layout, *n);
+    } else if (option == "--layers") {
+      edit.doubt = 0.05;
+      edit.assumes =
+          "added layers are like those of the trace; optimizer kernels grow with the gradients that are reduced";
+      done = change_layers(run->traces, changed.build, new_layout, *n);
+      if (done && *n != layout->layers) edit.floor = 0.01;
     } else {
       edit.floor = *n == new_layout.num_microbatches ? 0.0 : 0.01;
       edit.doubt = 0.02;

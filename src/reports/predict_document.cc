@@ -154,6 +154,7 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
     add(layout, {.key = side + ".pp"}, l.pp);
     add(layout, {.key = side + ".dp"}, l.dp);
     add(layout, {.key = side + ".num_microbatches"}, l.num_microbatches > 0 ? Cell{l.num_microbatches} : Cell{});
+    add(layout, {.key = side + ".layers"}, l.layers > 0 ? Cell{l.layers} : Cell{});
     add(layout, {.key = side + ".distributed_optimizer"}, l.distributed_optimizer);
     if (with_confidence) add(layout, {.key = side + ".confidence", .digits = 2}, l.confidence);
   };

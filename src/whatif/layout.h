@@ -8,6 +8,7 @@
 #include "costs/collective.h"
 #include "data/trace.h"
 #include "graph/build.h"
+#include "whatif/resequence.h"
 #include "whatif/whatif.h"
 
 namespace orrery {
@@ -20,6 +21,7 @@ struct JobLayout {
   std::int64_t gpus_per_node = 8;
   bool pipeline_outermost = true;      // rank order: tp fastest, then dp, then pp; else tp, pp, dp
   std::int64_t num_microbatches = 0;   // of one pipeline, per step; 0 = not told
+  std::int64_t layers = 0;             // of the whole model; 0 = not told
   bool distributed_optimizer = false;  // gradients reduce-scattered, parameters gathered
   std::vector<GroupRole> role;         // by row of Communication::groups
   double confidence = 1;               // 0 to 1: how much of it is said, not inferred
@@ -51,5 +53,18 @@ Result<Changed> change_dp(const TraceSet& traces, GraphBuild& build, JobLayout& 
 // layout.num_microbatches also when nothing changes. Changed::edges counts waits that had to go to the nearest place.
 // Errors: micro-batches that cannot be told apart; too few of them.
 Result<Changed> change_microbatches(GraphBuild& build, JobLayout& layout, std::int64_t microbatches);
+
+// Where the layers of each pass lie (layers.cc).
+struct LayerRuns {
+  std::vector<std::vector<Cut>> cuts;              // by rank
+  std::vector<std::vector<Slices::Place>> places;  // by rank and slice between the cuts
+};
+// Layers of the model, told from the stretches of launches that repeat. Error: no such stretch, or forward and backward
+// disagree.
+Result<std::int64_t> count_layers(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,
+                                  LayerRuns& out);
+// Another number of layers, the same for all stages; sets layout.layers also when nothing changes.
+// Errors: layers that cannot be told; a number that the stages do not divide.
+Result<Changed> change_layers(const TraceSet& traces, GraphBuild& build, JobLayout& layout, std::int64_t layers);
 
 }  // namespace orrery

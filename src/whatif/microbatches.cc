@@ -13,8 +13,8 @@
 namespace orrery {
 namespace {
 
-struct Cut {
-  Ns at;  // observed end of the burst
+struct Burst {
+  Ns at;  // its observed end
   std::uint32_t step;
 };
 
@@ -26,7 +26,7 @@ Result<Changed> change_microbatches(GraphBuild& build, JobLayout& layout, std::i
   if (microbatches < 1) return fail("less than one micro-batch", where);
 
   // bursts: nodes of a step's own thread that another thread wakes
-  std::vector<std::vector<Cut>> cuts(g.ranks.size());
+  std::vector<std::vector<Burst>> cuts(g.ranks.size());
   std::vector<std::uint32_t> step_lane(g.ranks.size(), kNone);
   for (const Step& s : g.steps) step_lane[s.rank] = g.lane[raw(s.begin_node)];
   for (std::uint32_t n = 0; n < g.size(); ++n) {
@@ -42,10 +42,10 @@ Result<Changed> change_microbatches(GraphBuild& build, JobLayout& layout, std::i
   }
   std::int64_t base = -1;
   for (std::uint32_t r = 0; r < g.ranks.size(); ++r) {
-    std::sort(cuts[r].begin(), cuts[r].end(), [](const Cut& a, const Cut& b) { return a.at < b.at; });
+    std::sort(cuts[r].begin(), cuts[r].end(), [](const Burst& a, const Burst& b) { return a.at < b.at; });
     for (std::uint32_t s = 0; s < g.steps.size(); ++s) {
       if (g.steps[s].rank != r) continue;
-      const auto n = std::count_if(cuts[r].begin(), cuts[r].end(), [&](const Cut& c) { return c.step == s; });
+      const auto n = std::count_if(cuts[r].begin(), cuts[r].end(), [&](const Burst& c) { return c.step == s; });
       if (base < 0) base = n;
       if (n != base || n == 0)
         return fail("the micro-batches cannot be told: " + std::to_string(n) + " backward passes in a step of rank " +
@@ -57,34 +57,10 @@ Result<Changed> change_microbatches(GraphBuild& build, JobLayout& layout, std::i
   layout.num_microbatches = base;
   if (microbatches == base) return Changed{};
 
-  // slices
-  Slices slices;
-  slices.of_node.assign(g.size(), 0);
-  for (const auto& c : cuts) slices.count.push_back(static_cast<std::uint32_t>(c.size() + 1));
-  for (std::uint32_t n = 0; n < g.size(); ++n) {
-    const auto& c = cuts[g.rank[n]];
-    if (g.kind[n] == NodeKind::host) {
-      const Ns end = g.observed_start[n] + g.duration[n];
-      const auto it = std::partition_point(c.begin(), c.end(), [&](const Cut& x) { return x.at < end; });
-      slices.of_node[n] = static_cast<std::uint32_t>(it - c.begin());
-      continue;
-    }
-    // a task goes with its launch, a transfer with its arrival, a meeting with the arrival on its own rank
-    std::uint32_t from = kNone;
-    for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e) {
-      if (g.pred[e] == kNoNode) continue;
-      const std::uint32_t p = raw(g.pred[e]);
-      if (g.rank[p] != g.rank[n]) continue;
-      if (g.pred_kind[e] == EdgeKind::launch) from = p;
-      if (g.pred_kind[e] == EdgeKind::collective && from == kNone) from = p;
-      if (from == kNone && g.pred_kind[e] == EdgeKind::stream) from = p;
-      if (g.pred_kind[e] == EdgeKind::launch) break;
-    }
-    if (from != kNone) slices.of_node[n] = slices.of_node[from];
-  }
-  for (const CommRow& row : build.communication.rows) slices.of_node[row.last] = slices.of_node[row.node];
-  for (const Step& s : g.steps)
-    if (g.kind[raw(s.end_node)] != NodeKind::host) slices.of_node[raw(s.end_node)] = slices.count[s.rank] - 1;
+  std::vector<std::vector<Cut>> ends(cuts.size());
+  for (std::size_t r = 0; r < cuts.size(); ++r)
+    for (const Burst& c : cuts[r]) ends[r].push_back({c.at});
+  const Slices slices = slice(build, ends);
 
   // the sequence: the slice in the middle of each step again, or the middle ones left out
   const std::int64_t more = microbatches - base;

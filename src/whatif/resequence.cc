@@ -15,6 +15,7 @@ class Resequencer {
   Status run(GraphBuild& out, std::uint64_t& unlike_out) {
     list_slices();
     number_instances();
+    find_runs();
     link();
     if (Status s = sort(); !s) return s;
     write(out);
@@ -75,6 +76,71 @@ class Resequencer {
     }
   }
 
+  // Where the waits of node `n`, at `own` of its rank, find `p`.
+  std::int64_t position_for(std::uint32_t n, std::int64_t own, std::uint32_t p) const {
+    const std::int64_t delta =
+        static_cast<std::int64_t>(slices.of_node[n]) - static_cast<std::int64_t>(slices.of_node[p]);
+    if (slices.runs.empty()) return own - delta;
+    const std::uint32_t rank = g.rank[p];
+    const Slices::Place from = slices.runs[rank][slices.of_node[p]];
+    if (from.run == kNone) return fixed_at[rank][slices.of_node[p]];
+    const Run& run = runs[rank][from.run];
+    const std::uint32_t mine = g.rank[n];
+    const Slices::Place to = slices.runs[mine][slices.of_node[n]];
+    std::int64_t inside = static_cast<std::int64_t>(run.after) - (run.base - from.index);  // from its end
+    if (to.run == from.run) {
+      const std::int64_t at = own - runs[mine][to.run].first;
+      inside = at - (static_cast<std::int64_t>(to.index) - static_cast<std::int64_t>(from.index));
+    }
+    return run.first + std::clamp<std::int64_t>(inside, 0, run.after - 1);
+  }
+
+  struct Run {
+    std::int64_t first = -1;           // position of its first slice
+    std::int64_t base = 0, after = 0;  // slices before and after the change
+  };
+  void find_runs() {
+    if (slices.runs.empty()) return;
+    runs.resize(sequence.size());
+    fixed_at.resize(sequence.size());
+    for (std::uint32_t r = 0; r < sequence.size(); ++r) {
+      fixed_at[r].assign(slices.count[r], 0);
+      for (const Slices::Place& p : slices.runs[r]) {
+        if (p.run == kNone) continue;
+        if (runs[r].size() <= p.run) runs[r].resize(p.run + 1);
+        ++runs[r][p.run].base;
+      }
+      for (std::size_t k = 0; k < sequence[r].size(); ++k) {
+        const Slices::Place& p = slices.runs[r][sequence[r][k]];
+        if (p.run == kNone) {
+          fixed_at[r][sequence[r][k]] = static_cast<std::int64_t>(k);
+          continue;
+        }
+        Run& run = runs[r][p.run];
+        if (run.first < 0) run.first = static_cast<std::int64_t>(k);
+        ++run.after;
+      }
+    }
+  }
+
+  // What comes right before instance `i` on its lane.
+  std::uint32_t before_on_lane(std::uint32_t i, std::uint32_t node) const {
+    const std::uint32_t r = g.rank[node];
+    const std::uint32_t k = slice_of[node];
+    const auto rows_of = [&](std::uint32_t slice) -> const Lane* {
+      const auto& rows = lanes[slice];
+      const auto it = std::lower_bound(rows.begin(), rows.end(), lane_key(node),
+                                       [](const Lane& l, std::uint32_t lane) { return l.lane < lane; });
+      return it != rows.end() && it->lane == lane_key(node) ? &*it : nullptr;
+    };
+    if (const Lane* own = rows_of(k); place[node] > own->first) return i - 1;
+    for (std::size_t at = position_of[i]; at-- > 0;) {
+      const std::uint32_t slice = first_slice[r] + sequence[r][at];
+      if (const Lane* rows = rows_of(slice)) return offset[r][at] + rows->last - 1 - first_member[slice];
+    }
+    return kNowhere;
+  }
+
   // The instance of what `p` is in the slice at `position` of its rank.
   std::uint32_t instance(std::uint32_t p, std::int64_t position) {
     const std::uint32_t r = g.rank[p];
@@ -91,8 +157,12 @@ class Resequencer {
     };
     const Lane* const from = find(slice_of[p]);
     const Lane* const to = find(target);
-    if (to == nullptr) {
+    if (to == nullptr) {  // the last of that lane before
       ++unlike;
+      for (std::size_t back = at; back-- > 0;) {
+        const std::uint32_t k = first_slice[r] + sequence[r][back];
+        if (const Lane* rows = find(k)) return offset[r][back] + rows->last - 1 - first_member[k];
+      }
       return kNowhere;
     }
     const std::uint32_t index = place[p] - from->first, count = to->last - to->first;
@@ -116,7 +186,10 @@ class Resequencer {
         const NodeId p = g.pred[e];
         std::uint32_t from = kNone;
         if (p != kNoNode) {
-          from = instance(raw(p), own - (slice - static_cast<std::int64_t>(slices.of_node[raw(p)])));
+          const bool in_order = g.pred_kind[e] == EdgeKind::stream || g.pred_kind[e] == EdgeKind::thread;
+          from = in_order && g.lane[raw(p)] == g.lane[node] && g.lane[node] != kNone
+                     ? before_on_lane(i, node)
+                     : instance(raw(p), position_for(node, own, raw(p)));
           if (from == kNowhere || from == i) continue;
         } else if (own != first_position(g.rank[node], static_cast<std::uint32_t>(slice))) {
           continue;  // what starts by itself does so once
@@ -263,11 +336,44 @@ class Resequencer {
   std::vector<std::vector<std::uint32_t>> offset;   // by rank and position: its first instance
   std::vector<std::uint32_t> node_of, position_of;  // by instance
   std::vector<std::uint32_t> first_pred, pred, pred_edge;
+  std::vector<std::vector<Run>> runs;               // by rank
+  std::vector<std::vector<std::int64_t>> fixed_at;  // by rank and slice: its position, of those in no run
   std::vector<std::uint32_t> order, number;
   std::uint64_t unlike = 0;
 };
 
 }  // namespace
+
+Slices slice(const GraphBuild& build, const std::vector<std::vector<Cut>>& cuts) {
+  const ExecGraph& g = build.graph;
+  Slices slices;
+  slices.of_node.assign(g.size(), 0);
+  for (const auto& c : cuts) slices.count.push_back(static_cast<std::uint32_t>(c.size() + 1));
+  for (std::uint32_t n = 0; n < g.size(); ++n) {
+    const auto& c = cuts[g.rank[n]];
+    if (g.kind[n] == NodeKind::host) {
+      const Ns end = g.observed_start[n] + g.duration[n];
+      const auto it = std::partition_point(c.begin(), c.end(), [&](const Cut& x) { return x.at < end; });
+      slices.of_node[n] = static_cast<std::uint32_t>(it - c.begin());
+      continue;
+    }
+    std::uint32_t from = kNone;
+    for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e) {
+      if (g.pred[e] == kNoNode) continue;
+      const std::uint32_t p = raw(g.pred[e]);
+      if (g.rank[p] != g.rank[n]) continue;
+      if (g.pred_kind[e] == EdgeKind::launch) from = p;
+      if (g.pred_kind[e] == EdgeKind::collective && from == kNone) from = p;
+      if (from == kNone && g.pred_kind[e] == EdgeKind::stream) from = p;
+      if (g.pred_kind[e] == EdgeKind::launch) break;
+    }
+    if (from != kNone) slices.of_node[n] = slices.of_node[from];
+  }
+  for (const CommRow& row : build.communication.rows) slices.of_node[row.last] = slices.of_node[row.node];
+  for (const Step& s : g.steps)
+    if (g.kind[raw(s.end_node)] != NodeKind::host) slices.of_node[raw(s.end_node)] = slices.count[s.rank] - 1;
+  return slices;
+}
 
 Status resequence(GraphBuild& build, const Slices& slices, const std::vector<std::vector<std::uint32_t>>& sequence,
                   std::uint64_t& unlike) {

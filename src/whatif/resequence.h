@@ -13,7 +13,20 @@ namespace orrery {
 struct Slices {
   std::vector<std::uint32_t> of_node;
   std::vector<std::uint32_t> count;  // by rank
+  // Slices that repeat inside a pass (the layers of one forward or backward): by rank and slice, which run of the rank
+  // they belong to and their place in it; kNone = none. Empty: no runs.
+  struct Place {
+    std::uint32_t run = kNone, index = 0;
+  };
+  std::vector<std::vector<Place>> runs;
 };
+
+struct Cut {  // where a slice ends: host nodes that end later are of the next
+  Ns at;
+};
+// `cuts` by rank, ascending. Tasks go with their launch, transfers with their arrival, meetings with the arrival on
+// their own rank.
+Slices slice(const GraphBuild& build, const std::vector<std::vector<Cut>>& cuts);
 
 // The graph whose rank r runs the slices sequence[r], a list of slices of `slices` with repeats and omissions. A node
 // keeps its waits at the same distance in slices: where that leads to another slice than it did, to the node of the
