@@ -22,11 +22,12 @@ struct Launch {
   Ns at;               // begin of the call
   std::uint32_t lane;  // thread
   std::uint32_t name;  // of the kernel
-  Ns end;              // of the call
+  Ns duration;         // of the kernel
 };
 
 struct Run {
   std::size_t first = 0, layers = 0;  // of a pass: row of its first layer's first launch, and how many
+  std::size_t length = 0;             // launches of the stretch
 };
 
 // The longest stretch of names[from, to) with this period, at least `least` of it; layers = 0 when there is none.
@@ -37,10 +38,28 @@ Run longest(const std::vector<Launch>& l, std::size_t from, std::size_t to, std:
     const bool same = i + period < to && l[i].name == l[i + period].name;
     if (same) continue;
     const std::size_t length = i - start + period;  // of the periodic stretch that ends here
-    if (i > start && length > best_length) best_length = length, best = {start, length / period};
+    if (i > start && length > best_length) best_length = length, best = {start, length / period, length};
     start = i + 1;
   }
   return best.layers >= 2 && best_length >= least ? best : Run{};
+}
+
+// A stretch may take in kernels of the embedding or head that have the names of a layer's. Where in it the layers begin
+// is told by durations: layers are alike, the head's products are not.
+std::size_t shift_in(const std::vector<Launch>& l, const Run& run, std::size_t period) {
+  const std::size_t slack = run.length - run.layers * period;
+  std::vector<double> cost;
+  for (std::size_t s = 0; s <= slack; ++s) {
+    double sum = 0;
+    for (std::size_t i = run.first + s; i + period < run.first + s + run.layers * period; ++i)
+      sum += std::abs(static_cast<double>(l[i].duration - l[i + period].duration));
+    cost.push_back(sum);
+  }
+  const double least = *std::min_element(cost.begin(), cost.end());
+  if (least > 0.7 * cost.front()) return 0;
+  std::size_t s = 0;
+  while (cost[s] > 1.1 * least) ++s;
+  return s;
 }
 
 std::size_t find_period(const std::vector<Launch>& l, std::size_t from, std::size_t to) {
@@ -86,7 +105,7 @@ Result<std::int64_t> count_layers(const TraceSet& traces, const GraphBuild& buil
           names.try_emplace(t.name_of(g.source[n]), static_cast<std::uint32_t>(names.size())).first->second;
       const Ns at = g.observed_start[call] + g.duration[call];
       // an exchange between stages ends a pass
-      launches[g.rank[n]].push_back({at, skip[n] == 2 ? kNone : g.lane[call], name, at});
+      launches[g.rank[n]].push_back({at, skip[n] == 2 ? kNone : g.lane[call], name, g.duration[n]});
       break;
     }
   }
@@ -109,6 +128,7 @@ Result<std::int64_t> count_layers(const TraceSet& traces, const GraphBuild& buil
     std::map<std::uint32_t, std::pair<std::size_t, std::size_t>> period;  // thread -> period, layers
     struct Model {
       std::size_t from = 0, to = 0;  // the pass
+      std::size_t shift = 0;         // of the layers in the stretch
       Run run;
     };
     std::map<std::uint32_t, Model> model;  // thread -> the pass that told its period
@@ -117,9 +137,11 @@ Result<std::int64_t> count_layers(const TraceSet& traces, const GraphBuild& buil
       if (period.contains(l[from].lane)) continue;
       const std::size_t p = find_period(l, from, to);
       if (p == 0) continue;
-      const Run run = longest(l, from, to, p, 0);
+      Run run = longest(l, from, to, p, 0);
+      const std::size_t shift = shift_in(l, run, p);
+      run.first += shift;
       period[l[from].lane] = {p, run.layers};
-      model[l[from].lane] = {from, to, run};
+      model[l[from].lane] = {from, to, shift, run};
     }
     if (period.size() < 2)
       return fail("the layers cannot be told: no stretch of launches repeats itself on rank " +
@@ -155,6 +177,11 @@ Result<std::int64_t> count_layers(const TraceSet& traces, const GraphBuild& buil
           }
         }
         if (found == SIZE_MAX) break;
+        const std::size_t shift = model.at(l[from].lane).shift;
+        const std::size_t shifted = found + shift + layers * p;
+        bool goes_on = shifted <= to;
+        for (std::size_t k = found + layers * p; goes_on && k < shifted; ++k) goes_on = l[k].name == l[k - p].name;
+        if (goes_on) found += shift;
         for (std::size_t k = 0; k < layers; ++k) {
           const std::size_t a = found + k * p, b = a + p;
           pieces.push_back(
