@@ -447,7 +447,8 @@ void ChromeTrace::flow(std::uint64_t id, std::string_view cat, std::uint32_t fro
     (out_ += "\",\"name\":\"") += cat;
     out_ += '"';
   };
-  end_of_arrow("{\"ph\":\"s\",\"id\":", a, out_of(from));
+  // a place in the launch queue is free when a task starts: its arrow must not end before it begins
+  end_of_arrow("{\"ph\":\"s\",\"id\":", a, inside(from, std::min(out_of(from), in_to(to))));
   out_ += '}';
   end_of_arrow("{\"ph\":\"f\",\"id\":", b, in_to(to));
   out_ += ",\"bp\":\"e\"}";
