@@ -65,7 +65,9 @@ std::size_t shift_in(const std::vector<Launch>& l, const Run& run, std::size_t p
 std::size_t find_period(const std::vector<Launch>& l, std::size_t from, std::size_t to) {
   std::size_t best = 0, best_length = 0;
   const std::size_t n = to - from;
-  for (std::size_t period = 4; period <= n / 2; ++period) {
+  // a pass of tens of thousands of launches is looked at for short periods only: each takes a walk over all of it
+  const std::size_t longest_period = std::min(n / 2, 40'000'000 / std::max<std::size_t>(1, n));
+  for (std::size_t period = 4; period <= longest_period; ++period) {
     const Run run = longest(l, from, to, period, n / 3);
     const std::size_t length = run.layers * period;
     if (run.layers >= 2 && length > best_length + best_length / 20) best_length = length, best = period;
