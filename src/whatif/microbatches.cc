@@ -3,7 +3,8 @@
 // Backward runs on autograd's thread while its caller waits: each of its bursts is one micro-batch's backward, wherever
 // the framework comes from. The cut after each burst makes slices of a rank; in the steady state of a pipeline each has
 // one forward and one backward and is like the one before. One such slice in the middle of each step is repeated, or
-// the last ones are left out. Ramp-up and ramp-down of the pipeline stay as they are.
+// the first of them are left out. Ramp-up and ramp-down of the pipeline stay as they are, without a pipeline the first
+// and the last slice.
 #include <algorithm>
 #include <string>
 
@@ -74,16 +75,19 @@ Result<Changed> change_microbatches(GraphBuild& build, JobLayout& layout, std::i
       // the slices of one step
       std::uint32_t last = k;
       while (last < cuts[r].size() && cuts[r][last].step == cuts[r][k].step) ++last;
-      const std::int64_t ramp = layout.pp - 1;
+      // The first slice begins with the end of the step before, the last ends with the gradients: neither is like
+      // others.
+      const std::int64_t ramp = std::max<std::int64_t>(1, layout.pp - 1);
       const std::int64_t steady = (last - k) - 2 * ramp;  // slices alike: neither ramp-up nor ramp-down
-      if (steady < 1 || steady + more < 1)
-        return fail("too few micro-batches between the pipeline's ramp-up and ramp-down to go from " +
+      const std::int64_t kept = layout.pp > 1 ? 1 : 0;    // of these: a pipeline without any has another ramp
+      if (more > 0 ? steady < 1 : steady + more < kept)
+        return fail("too few micro-batches between the first ones and the last ones of a step to go from " +
                         std::to_string(base) + " to " + std::to_string(microbatches),
                     where);
       const auto middle = static_cast<std::uint32_t>(k + ramp + (steady - 1) / 2);
       const auto first = static_cast<std::uint32_t>(k + ramp);
       for (std::uint32_t s = k; s < last; ++s) {
-        if (s > first && s <= first - more) continue;  // left out
+        if (s >= first && s < first - more) continue;  // left out
         sequence[r].push_back(s);
         for (std::int64_t c = 0; s == middle && c < more; ++c) sequence[r].push_back(s);
       }
