@@ -74,10 +74,10 @@ Result<int> run_predict(const Args& given) {
       done = change_layers(run->traces, changed.build, new_layout, *n);
       if (done && *n != layout->layers) edit.floor = 0.01;
     } else {
-      edit.floor = *n == new_layout.num_microbatches ? 0.0 : 0.01;
       edit.doubt = 0.02;
       edit.assumes = "added micro-batches are like one in the middle of the step";
       done = change_microbatches(changed.build, new_layout, *n);
+      edit.floor = done && done->nodes == 0 ? 0.0 : 0.01;
     }
     if (!done) return tl::unexpected(done.error());
     edit.changed = *done;

@@ -22,6 +22,7 @@ bool is_optimizer(std::string_view name) {
 
 Result<Changed> change_dp(const TraceSet& traces, GraphBuild& build, JobLayout& layout, std::int64_t dp) {
   if (dp < 1) return fail("data parallelism of less than 1", "--dp " + std::to_string(dp));
+  if (dp == layout.dp) return Changed{};
   if (layout.dp < 2)
     return fail("the traced job has no data parallelism to change", "--dp " + std::to_string(dp),
                 "collectives that are not in the trace cannot be told yet");
