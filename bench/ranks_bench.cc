@@ -232,11 +232,11 @@ std::string change(const Json& base, const Json& target, double truth_ms, Job& j
     done += fmt::format(" microbatches {} ({} unlike)", target.value("microbatches", 1), changed->edges);
   }
   if (target.value("straggler", -1) == -1 && base.value("straggler", -1) != -1) {
-    for (const Straggler& s : find_stragglers(job.traces, job.build)) {
-      remove_straggler(job.build, s);
+    const std::vector<Straggler> found = find_stragglers(job.traces, job.build);
+    remove_stragglers(job.build, found);
+    for (const Straggler& s : found)
       done += fmt::format(" without straggler (rank {}, {}, {:.1f}% slower)", g.ranks[s.rank].rank, name_of(s.kind),
                           100 * (s.slower - 1));
-    }
   }
   return done;
 }

@@ -51,7 +51,7 @@ Section stragglers_section(const TraceSet& traces, const GraphBuild& build, cons
   for (const Straggler& f : found) {
     changed.graph.duration = build.graph.duration;
     changed.graph.pred_lag = build.graph.pred_lag;
-    remove_straggler(changed, f);
+    remove_stragglers(changed, {f});
     replay(changed.graph, without);
     const double saved = with - iteration(changed.graph, without, rows);
     const GraphRank& rank = build.graph.ranks[f.rank];

@@ -94,7 +94,7 @@ Result<AppliedEdit> fuse(Scenario& s, const Edit& e) {
     g.duration[n] = 0;
     ++done.changed.nodes;
     for (std::uint32_t k = g.first_pred[n]; k < g.first_pred[n + 1]; ++k) {
-      if (g.pred_kind[k] == EdgeKind::stream && raw(g.pred[k]) == previous) g.pred_lag[k] = 0, ++done.changed.edges;
+      if (g.pred_kind[k] == EdgeKind::stream && g.pred_lag[k] != 0) g.pred_lag[k] = 0, ++done.changed.edges;
       if (g.pred_kind[k] != EdgeKind::launch) continue;
       // its launch call costs nothing: the node after the begin of the call
       const std::uint32_t begin = raw(g.pred[k]);
@@ -174,6 +174,8 @@ Result<AppliedEdit> network(Scenario& s, const Edit& e) {
     parts.push_back(p);
   }
   if (parts.empty()) return fail("no part of the network", quoted(e), "intra=1.5x,inter=2x,latency_us=5");
+  // bandwidths first: they leave the latency that the traces tell, which another one then stands in for
+  std::stable_partition(parts.begin(), parts.end(), [](const Part& p) { return p.latency_us < 0; });
   AppliedEdit done{
       e, {}, "transfers are latency and bytes over bandwidth; compute does not feel the other overlap", 0.15};
   for (const Part& p : parts) {
@@ -198,11 +200,7 @@ Result<AppliedEdit> network(Scenario& s, const Edit& e) {
 
 Result<AppliedEdit> without_stragglers(Scenario& s, const Edit& e) {
   AppliedEdit done{e, {}, "a straggler becomes as fast as the median of its peers", 0.2};
-  for (const Straggler& straggler : find_stragglers(s.traces, s.build)) {
-    const Changed c = remove_straggler(s.build, straggler);
-    done.changed.nodes += c.nodes;
-  }
-  refresh_queue_lags(s.build.graph);
+  done.changed = remove_stragglers(s.build, find_stragglers(s.traces, s.build));
   return done;
 }
 

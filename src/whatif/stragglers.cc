@@ -71,7 +71,10 @@ double slowness(const std::vector<Works>& works, const std::vector<std::uint32_t
         others.push_back(w_r->ns / w_r->count);
     }
     if (others.empty() || w.ns <= 0) continue;
-    const double usual = median(others);
+    // of an even number the lower: the slow one may be one of two peers
+    const auto mid = others.begin() + static_cast<std::ptrdiff_t>((others.size() - 1) / 2);
+    std::nth_element(others.begin(), mid, others.end());
+    const double usual = *mid;
     ratios.emplace_back(w.ns / w.count / usual, usual * w.count);
     total += usual * w.count;
   }
@@ -182,28 +185,34 @@ std::vector<Straggler> find_stragglers(const TraceSet& traces, const GraphBuild&
   return out;
 }
 
-Changed remove_straggler(GraphBuild& build, const Straggler& s) {
+Changed remove_stragglers(GraphBuild& build, const std::vector<Straggler>& stragglers) {
   ExecGraph& g = build.graph;
-  switch (s.kind) {
-    case StragglerKind::compute:
-      return scale_compute(g, s.rank, 1 / s.slower);
-    case StragglerKind::host:
-      return scale_host(g, 1 / s.slower, s.rank);
-    case StragglerKind::network:
-      break;
-  }
-  Changed changed;
   const Communication& c = build.communication;
+  Changed changed;
+  std::vector<double> link(g.ranks.size(), 1);  // by rank: how slow its links are
+  for (const Straggler& s : stragglers) {
+    if (s.kind == StragglerKind::network) link[s.rank] = s.slower;
+    if (s.kind == StragglerKind::compute) changed.nodes += scale_compute(g, s.rank, 1 / s.slower).nodes;
+    if (s.kind == StragglerKind::host) changed.nodes += scale_host(g, 1 / s.slower, s.rank).nodes;
+  }
+  std::vector<double> transfer(c.rows.size(), 1);  // a kernel of several meetings ends with the slowest of them
   for (const Meeting& m : c.meetings) {
-    const auto mine = [&](const Member& x) { return c.rows[x.row].rank == s.rank; };
-    const auto first = c.members.begin() + m.first;
-    if (c.rows[first->row].bytes <= kSmall || std::none_of(first, first + m.members, mine)) continue;
-    for (auto x = first; x != first + m.members; ++x) {
-      Ns& t = g.duration[c.rows[x->row].last];
-      t = std::llround(static_cast<double>(t) / s.slower);
-      ++changed.nodes;
+    if (c.rows[c.members[m.first].row].bytes <= kSmall) continue;
+    double slowest = 1;
+    for (std::uint32_t k = 0; k < m.members; ++k)
+      slowest = std::max(slowest, link[c.rows[c.members[m.first + k].row].rank]);
+    for (std::uint32_t k = 0; k < m.members; ++k) {
+      double& of_row = transfer[c.members[m.first + k].row];
+      of_row = std::max(of_row, slowest);
     }
   }
+  for (std::uint32_t k = 0; k < c.rows.size(); ++k) {
+    if (transfer[k] <= 1) continue;
+    Ns& t = g.duration[c.rows[k].last];
+    t = std::llround(static_cast<double>(t) / transfer[k]);
+    ++changed.nodes;
+  }
+  refresh_queue_lags(g);
   return changed;
 }
 

@@ -62,7 +62,8 @@ struct Straggler {
 // (host), at collectives of the same operation and size on links of the same kind (network). Work is the same where
 // names and counts are; only what is clearly beyond the spread of the peers is listed. By rank, then kind.
 std::vector<Straggler> find_stragglers(const TraceSet& traces, const GraphBuild& build);
-// As if it were as fast as the median of its peers.
-Changed remove_straggler(GraphBuild& build, const Straggler& s);
+// As if they were as fast as the median of their peers. A transfer over a slow link, of which both ends are listed, is
+// made faster once.
+Changed remove_stragglers(GraphBuild& build, const std::vector<Straggler>& stragglers);
 
 }  // namespace orrery
