@@ -13,8 +13,8 @@ class JsonTokens {
 
   JsonTokens();
   ~JsonTokens();
-  JsonTokens(const JsonTokens&) = delete;
-  JsonTokens& operator=(const JsonTokens&) = delete;
+  JsonTokens(JsonTokens&&) noexcept;
+  JsonTokens& operator=(JsonTokens&&) noexcept;
 
   // text[size, size + kPadding) must be readable and blank. Returns null, or why the text cannot be JSON.
   const char* find(const char* text, std::size_t size);

@@ -36,7 +36,7 @@ class Progress {
 };
 
 FileResult read_input(const TraceInput& input, unsigned threads, const ImportOptions& options,
-                      std::function<void(std::uint64_t)> progress) {
+                      std::function<void(std::uint64_t)> progress, JsonTokens* tokens) {
   auto raw = open_raw(input);
   if (!raw) return tl::unexpected(KinetoError{.error = raw.error()});
   if (auto first = peek(*raw, 1); !first) return tl::unexpected(KinetoError{.error = first.error()});
@@ -46,6 +46,7 @@ FileResult read_input(const TraceInput& input, unsigned threads, const ImportOpt
   KinetoOptions k;
   k.threads = threads;
   k.recover = options.recover;
+  k.tokens = tokens;
   k.progress = std::move(progress);
   std::error_code error;
   if (input.label != "-" && (!input.archive.path.empty() || std::filesystem::is_regular_file(input.label, error)))
@@ -181,6 +182,7 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
   auto work = [&](unsigned worker) {
     const unsigned own = threads / at_once + (worker < threads % at_once ? 1 : 0);
     const unsigned spare = worker * (threads / at_once - 1) + std::min(worker, threads % at_once);  // of those before
+    JsonTokens tokens;  // fresh memory costs more than what is done in it
     for (std::size_t k = next++; k < order.size(); k = next++) {
       const std::size_t i = order[k];
       if (!inputs[i].unusable.empty()) {
@@ -188,8 +190,8 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
             tl::unexpected(KinetoError{.error = {inputs[i].unusable, inputs[i].label, ""}, .not_a_trace = true});
         continue;
       }
-      results[i] =
-          read_input(inputs[i], own, options, [&progress, i](std::uint64_t taken) { progress.taken(i, taken); });
+      results[i] = read_input(
+          inputs[i], own, options, [&progress, i](std::uint64_t taken) { progress.taken(i, taken); }, &tokens);
       if (!*results[i] || !options.on_trace) continue;
       for (RankTrace& trace : **results[i]) trace.place = places++;
       if (Status s = hand_over(**results[i], options, worker, at_once + spare, own); !s)

@@ -28,8 +28,8 @@ class Pipeline {
     const unsigned blocks = threads == 1 ? 1 : 2 * threads;
     for (unsigned i = 0; i < blocks; ++i) free_.push_back(std::make_unique<RowBlock>());
     std::vector<std::thread> others;
-    for (unsigned i = 1; i < threads; ++i) others.emplace_back([this] { work(); });
-    work();
+    for (unsigned i = 1; i < threads; ++i) others.emplace_back([this] { work(nullptr); });
+    work(options_.tokens);
     for (std::thread& t : others) t.join();
   }
 
@@ -37,8 +37,8 @@ class Pipeline {
   std::optional<TextError> error;
 
  private:
-  void work() {
-    EventParser parser;
+  void work(JsonTokens* tokens) {
+    EventParser parser(tokens);
     for (;;) {
       std::unique_ptr<RowBlock> block = take_free();
       if (!block) return;

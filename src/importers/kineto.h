@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/byte_source.h"
+#include "base/json_tokens.h"
 #include "base/result.h"
 #include "data/trace.h"
 #include "importers/kineto_rows.h"
@@ -21,6 +22,7 @@ struct KinetoOptions {
   std::size_t largest_event = std::size_t{64} << 20;  // longer ones are skipped, and counted
   JsonSplitter::Engine engine = JsonSplitter::Engine::best;
   std::function<void(std::uint64_t taken)> progress;  // compressed bytes taken so far; called from one thread at a time
+  JsonTokens* tokens = nullptr;               // buffers kept from file to file, by one caller at a time; may be null
   std::function<Result<SourcePtr>()> reopen;  // the same source again, to find the line of an error; may be empty
 };
 

@@ -135,8 +135,12 @@ struct EventParser::State {
   std::uint32_t extra(OpKind kind);
 };
 
-EventParser::EventParser() : state_(std::make_unique<State>()) {}
-EventParser::~EventParser() = default;
+EventParser::EventParser(JsonTokens* kept) : state_(std::make_unique<State>()), kept_(kept) {
+  if (kept_ != nullptr) std::swap(state_->tokens, *kept_);
+}
+EventParser::~EventParser() {
+  if (kept_ != nullptr) std::swap(state_->tokens, *kept_);
+}
 
 std::string EventParser::State::example() const {
   std::string s = quote_for_people(get(Field::name), kExample);

@@ -3,13 +3,15 @@
 #include <memory>
 #include <optional>
 
+#include "base/json_tokens.h"
 #include "importers/kineto_rows.h"
 
 namespace orrery {
 
 class EventParser {
  public:
-  EventParser();
+  // `kept`: buffers from another file, taken over and given back at the end; may be null.
+  explicit EventParser(JsonTokens* kept = nullptr);
   ~EventParser();
   EventParser(const EventParser&) = delete;
   EventParser& operator=(const EventParser&) = delete;
@@ -20,6 +22,7 @@ class EventParser {
  private:
   struct State;
   std::unique_ptr<State> state_;
+  JsonTokens* kept_;
 };
 
 }  // namespace orrery
