@@ -21,6 +21,9 @@ Result<std::regex> pattern(const std::string& text, const Edit& e) {
   }
 }
 
+// std::regex goes as deep as a name is long: of longer ones the stack would not be enough.
+constexpr std::size_t kLookedAt = 4096;
+
 // Of each trace and name: whether `re` is found in it. Kernel names are many times fewer than kernels.
 class Chosen {
  public:
@@ -32,7 +35,7 @@ class Chosen {
     const std::uint32_t t = g.ranks[g.rank[n]].trace;
     std::uint8_t& answer = asked_[t][raw(traces_.ranks[t].ops.name[raw(g.source[n])])];
     if (answer == 0) {
-      const std::string_view name = traces_.ranks[t].name_of(g.source[n]);
+      const std::string_view name = traces_.ranks[t].name_of(g.source[n]).substr(0, kLookedAt);
       answer = std::regex_search(name.begin(), name.end(), re_) ? 2 : 1;
     }
     return answer == 2;
