@@ -102,6 +102,16 @@ TEST(WhatIf, KernelsByName) {
   EXPECT_NE(refused(equals, "--kernel", "a=b=0.5x"), "");
 }
 
+// Patterns need a stack as deep as the name is long: only its begin is looked at.
+TEST(WhatIf, KernelsWithEndlessNames) {
+  RankBuilder b(0);
+  b.step(1, 0, 100);
+  b.task("gemm" + std::string(200'000, 'a') + "b", 10, 16, 56);
+  Joined g(job(std::move(b)));
+  EXPECT_NE(refused(g, "--kernel", "(a|c)*b=2x"), "");
+  EXPECT_EQ(apply(g, "--kernel", "gemm(a|b)*=2x").changed.nodes, 1u);
+}
+
 TEST(WhatIf, FusedKernels) {
   Joined g = one_rank();
   const AppliedEdit done = apply(g, "--fuse", "a,b");
