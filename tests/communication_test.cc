@@ -607,6 +607,19 @@ TEST(CommMatching, SendsAndReceivesOfWindowsThatDifferByOne) {
   EXPECT_EQ(g.noted("collectives-unmatched"), 0u);
 }
 
+// Older PyTorch writes neither Src nor Dst Rank: in a group of two the peer is the other.
+TEST(CommMatching, SendsAndReceivesOfAGroupOfTwoNeedNoRanks) {
+  RankBuilder a(0), b(1);
+  for (int i = 0; i < 6; ++i) {
+    const std::string k = "k" + std::to_string(i);
+    a.free_meet(k, 100 + 100 * i, 150 + 100 * i, p2p(true, -1));
+    b.free_meet(k, 120 + 100 * i, 150 + 100 * i, p2p(false, -1));
+  }
+  const Joined g(job(std::move(a), std::move(b)));
+  EXPECT_EQ(g.meetings(), pairs(0, 6));
+  EXPECT_EQ(g.noted("collectives-unmatched"), 0u);
+}
+
 // On two hosts sends that are all alike, as regular as these, say nothing of the place; the collectives, whose numbers
 // are sure, tell the clocks, and these tell it.
 TEST(CommMatching, AlikeSendsAreToldInTheCommonClock) {

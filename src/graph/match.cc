@@ -153,6 +153,15 @@ class Matcher {
         row.rank = r;
         row.group = group(row.group);
         row.first_part += first_part;
+        const bool pair = row.group != kNone && out.groups[row.group].ranks.size() == 2;
+        if ((row.op == CommOp::send || row.op == CommOp::recv) && row.parts == 0 && pair) {
+          // without Src or Dst Rank (older PyTorch): in a group of two the peer is the other
+          const auto& both = out.groups[row.group].ranks;
+          const std::int64_t own = ranks[r].communication.rank;
+          row.first_part = static_cast<std::uint32_t>(out.parts.size());
+          row.parts = 1;
+          out.parts.push_back({both[0] == own ? both[1] : both[0], row.bytes, row.group, row.op == CommOp::send});
+        }
         const std::string& name = ranks[r].communication.op_names[row.op_name];
         const auto [it, fresh] = names.try_emplace(name, static_cast<std::uint32_t>(out.op_names.size()));
         if (fresh) out.op_names.push_back(name);
