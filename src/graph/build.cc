@@ -112,7 +112,7 @@ Status GraphBuilder::join(const TraceSet& traces, const GraphOptions& options, s
     if (!joined) out.communication.meetings.clear();
     use_clocks(ranks, fit_clocks(ranks, out.communication), out.communication, out.notes);
     if (Status s = weigh_meetings(ranks, out.communication, out.notes); !s) return s;
-    if (joined) note_oddities(ranks, out.communication, out.notes);
+    if (joined && !ranks.empty()) note_oddities(ranks, out.communication, out.notes);
     join_graphs(ranks, out);
   }
   if (out.graph.size() == 0) {

@@ -29,7 +29,7 @@ Status weigh_meetings(const std::vector<RankGraph>& ranks, Communication& out, N
 // What tells its host: the recorded name, else the place of its device (rank - device number), else the rank itself.
 std::string host_of(const RankComm& rank);
 
-// What makes one doubt that the ranks are of one run, and which are missing. After use_clocks.
+// What makes one doubt that the ranks are of one run, and which are missing. After use_clocks; at least one rank.
 void note_oddities(const std::vector<RankGraph>& ranks, const Communication& c, Notes& notes);
 
 // Ranks that cannot be of one job, told before anything is matched.
