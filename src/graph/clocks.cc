@@ -14,6 +14,7 @@
 #include <map>
 #include <string>
 
+#include "base/median.h"
 #include "graph/match.h"
 
 namespace orrery {
@@ -25,12 +26,6 @@ struct Observation {
   Ns low, high;  // what causality allows the offset to be
   Ns transfer;   // least duration of the meeting: short ones tell more
 };
-
-Ns median(std::vector<Ns> v) {
-  const auto mid = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
-  std::nth_element(v.begin(), mid, v.end());
-  return *mid;
-}
 
 constexpr std::size_t kMostPoints = 400;  // slopes are of pairs
 constexpr std::size_t kFewestForSlope = 16;
@@ -80,7 +75,8 @@ void fit(std::vector<Observation>& seen, HostClock& clock) {
     const std::size_t each = (seen.size() + kMostPoints - 1) / kMostPoints;
     for (std::size_t k = 0; k + each <= seen.size(); k += each) {
       const auto from = offsets.begin() + static_cast<std::ptrdiff_t>(k);
-      points.emplace_back(seen[k + each / 2].at, median({from, from + static_cast<std::ptrdiff_t>(each)}));
+      points.emplace_back(seen[k + each / 2].at,
+                          median(std::vector<Ns>(from, from + static_cast<std::ptrdiff_t>(each))));
     }
     std::vector<double> slopes;
     const Ns span = seen.back().at - seen.front().at;
@@ -89,12 +85,7 @@ void fit(std::vector<Observation>& seen, HostClock& clock) {
         if (points[b].first - points[a].first > span / 4)
           slopes.push_back(static_cast<double>(points[b].second - points[a].second) /
                            static_cast<double>(points[b].first - points[a].first));
-    double slope = 0;
-    if (!slopes.empty()) {
-      const auto mid = slopes.begin() + static_cast<std::ptrdiff_t>(slopes.size() / 2);
-      std::nth_element(slopes.begin(), mid, slopes.end());
-      slope = *mid;
-    }
+    const double slope = slopes.empty() ? 0 : median(std::move(slopes));
     if (slope != 0 && std::abs(slope) < kMostDrift) {
       std::vector<Ns> flat = offsets;
       for (std::size_t k = 0; k < flat.size(); ++k)
@@ -186,7 +177,7 @@ Clocks fit_clocks(const std::vector<RankGraph>& ranks, const Communication& out)
         for (const Ends& e : ends) {
           const HostClock& clock = clocks[e.host];
           if (!clock.known) continue;
-          const Ns shift = clock.offset_at(e.end - clock.offset);
+          const Ns shift = ahead(clock, e.end);
           scratch.push_back(e.end - shift);
           earliest_end = std::min(earliest_end, e.earliest_end - shift);
           latest_start = std::max(latest_start, e.latest_start - shift);
@@ -227,9 +218,7 @@ void use_clocks(const std::vector<RankGraph>& ranks, Clocks fitted, Communicatio
   notes.add("clock-unknown", Severity::warning, untied, first,
             "no collective ties the clock of the host to that of the first: its times are taken as they are");
   for (CommRow& c : out.rows) {
-    const HostClock& clock = out.clocks[out.clock_of_rank[c.rank]];
-    if (!clock.known) continue;
-    const Ns shift = clock.offset_at(c.start - clock.offset);
+    const Ns shift = ahead(out.clocks[out.clock_of_rank[c.rank]], c.start);
     c.start -= shift;
     c.end -= shift;
   }

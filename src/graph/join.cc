@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "graph/match.h"
+
 namespace orrery {
 namespace {
 
@@ -110,11 +112,7 @@ class Joiner {
   }
 
   // A rank's time in the clock of the first host.
-  Ns common(std::uint32_t rank, Ns t) const {
-    const HostClock& clock = comm.clocks[comm.clock_of_rank[rank]];
-    if (!clock.known) return t;
-    return clock.drift_ppm == 0 ? t - clock.offset : t - clock.offset_at(t - clock.offset);
-  }
+  Ns common(std::uint32_t rank, Ns t) const { return t - ahead(comm.clocks[comm.clock_of_rank[rank]], t); }
 
   bool waits_for_absent(const Meeting& m) const {
     if (m.missing == 0) return false;

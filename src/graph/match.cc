@@ -16,6 +16,8 @@
 #include <map>
 #include <unordered_map>
 
+#include "base/median.h"
+
 namespace orrery {
 namespace {
 
@@ -34,12 +36,6 @@ using Sequence = std::vector<Item>;
 bool agree(const Item& a, const Item& b) {
   return a.op == b.op && (a.shape == b.shape || a.shape == 0 || b.shape == 0) &&
          (a.step == b.step || a.step < 0 || b.step < 0);
-}
-
-Ns median(std::vector<Ns>& v) {
-  const auto mid = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
-  std::nth_element(v.begin(), mid, v.end());
-  return *mid;
 }
 
 struct Place {
@@ -130,7 +126,7 @@ class Matcher {
   }
   Ns shift_of(const CommRow& c) const {
     const HostClock* k = clock_of(c);
-    return k != nullptr && k->known ? k->offset_at(c.start - k->offset) : 0;
+    return k != nullptr ? ahead(*k, c.start) : 0;
   }
   bool same_clock(std::uint32_t a, std::uint32_t b) const {
     const HostClock *x = clock_of(out.rows[a]), *y = clock_of(out.rows[b]);

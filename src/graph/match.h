@@ -26,6 +26,12 @@ void use_clocks(const std::vector<RankGraph>& ranks, Clocks clocks, Communicatio
 // contradict. Error: the ranks cannot be of one job.
 Status weigh_meetings(const std::vector<RankGraph>& ranks, Communication& out, Notes& notes);
 
+// How far time `t` of a clock is ahead of the first host's; 0 where that is not known.
+inline Ns ahead(const HostClock& clock, Ns t) {
+  if (!clock.known) return 0;
+  return clock.drift_ppm == 0 ? clock.offset : clock.offset_at(t - clock.offset);
+}
+
 // What tells its host: the recorded name, else the place of its device (rank - device number), else the rank itself.
 std::string host_of(const RankComm& rank);
 

@@ -14,6 +14,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/median.h"
 #include "graph/match.h"
 
 namespace orrery {
@@ -27,12 +28,6 @@ struct Kind {  // meetings that take alike
   std::uint32_t group;
   auto operator<=>(const Kind&) const = default;
 };
-
-Ns median(std::vector<Ns> v) {
-  const auto mid = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
-  std::nth_element(v.begin(), mid, v.end());
-  return *mid;
-}
 
 // The transfer of each member, from the arrival of the last.
 void share_out(Communication& out, Meeting& m) {

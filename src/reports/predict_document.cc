@@ -14,24 +14,27 @@ namespace orrery {
 namespace {
 
 struct Side {
-  std::vector<StepTimes> times;
   double iteration = 0;                  // ms
   std::array<double, 5> classes{};       // ms a step, mean over ranks and steps
   std::map<std::uint32_t, double> rank;  // row of ranks -> ms a step
 };
 
-Side look_at(const ExecGraph& g, const Replay& r, const StepRows& rows, bool measured) {
-  Side side;
-  side.times.resize(rows.size());
+std::vector<StepTimes> step_times(const ExecGraph& g, const Replay& r, const StepRows& rows) {
+  std::vector<StepTimes> times(rows.size());
   const DeviceTasks tasks = device_tasks(g);
   DeviceRuns device;
   for (std::uint32_t k = 0; k < g.ranks.size(); ++k) {
     look_at_device(g, r, tasks, k, device);
-    add_step_times(g, r, device, rows, side.times);
+    add_step_times(g, r, device, rows, times);
   }
+  return times;
+}
+
+Side look_at(const ExecGraph& g, const std::vector<StepTimes>& times, bool measured) {
+  Side side;
   std::map<std::int64_t, double> longest;
   std::map<std::uint32_t, int> steps;
-  for (const StepTimes& t : side.times) {
+  for (const StepTimes& t : times) {
     const Step& s = g.steps[t.step];
     const double ms = to_ms(measured ? t.measured : t.replayed);
     longest[s.number] = std::max(longest[s.number], ms);
@@ -40,7 +43,7 @@ Side look_at(const ExecGraph& g, const Replay& r, const StepRows& rows, bool mea
     const ClassTimes& c = measured ? t.measured_classes : t.replayed_classes;
     const std::array<Ns, 5> parts{c.exposed_compute, c.overlapped, c.exposed_comm, c.other, c.memory};
     for (std::size_t p = 0; p < parts.size(); ++p)
-      side.classes[p] += to_ms(parts[p]) / static_cast<double>(side.times.size());
+      side.classes[p] += to_ms(parts[p]) / static_cast<double>(times.size());
   }
   for (const auto& [number, ms] : longest) side.iteration += ms / static_cast<double>(longest.size());
   for (auto& [rank, ms] : side.rank) ms /= steps[rank];
@@ -85,8 +88,9 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
                                   const PredictReportOptions& options) {
   const auto rows = select_steps(base.graph, options.steps);
   if (!rows) return tl::unexpected(rows.error());
-  const Side measured = look_at(base.graph, before, *rows, true), replayed = look_at(base.graph, before, *rows, false);
-  const Side predicted = look_at(changed.graph, after, *rows, false);
+  const std::vector<StepTimes> times = step_times(base.graph, before, *rows);
+  const Side measured = look_at(base.graph, times, true), replayed = look_at(base.graph, times, false);
+  const Side predicted = look_at(changed.graph, step_times(changed.graph, after, *rows), false);
 
   Document d;
   d.command = "predict";
@@ -172,7 +176,7 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   explain.text_rows = options.explain ? 0 : 12;
   explain.table.columns = {
       {.key = "kind"}, {.key = "name"}, {.key = "before_ms"}, {.key = "after_ms"}, {.key = "delta_ms"}};
-  auto sums = path_sums(traces, base.graph, before, *rows);
+  const auto sums = path_sums(traces, base.graph, before, *rows);
   const auto later = path_sums(traces, changed.graph, after, *rows);
   std::map<std::pair<std::string, std::string>, std::array<double, 2>> both;
   for (const auto& [key, ms] : sums) both[key][0] = ms;

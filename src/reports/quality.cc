@@ -1,7 +1,7 @@
 // How much the graph explains (all steps)
 //   explained idle %              99.61    of the measured device idle time inside steps, what an edge accounts for
-//   matched collectives %         100.00    of the communication kernels whose partners' traces are here, those that
-//   met them edges thread                 160585    edges by kind, all ranks
+//   matched collectives %         100.00    of the communication kernels whose partners are here
+//   edges thread                 160585    edges by kind, all ranks
 //   ...
 //   dropped edges event              12    inferred, then contradicted by the measured times, and left out
 //   stalls                            3    device pauses with work queued that nothing in the trace explains

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "whatif/layout.h"
+#include "whatif/optimizer.h"
 
 namespace orrery {
 namespace {
@@ -10,12 +11,6 @@ namespace {
 Pattern pattern_of(CommOp op) {
   if (op == CommOp::all_reduce) return Pattern::all_reduce;
   return is_point_to_point(op) ? Pattern::point_to_point : Pattern::gather_or_scatter;
-}
-
-bool is_optimizer(std::string_view name) {
-  for (const std::string_view part : {"adam", "Adam", "lamb", "LAMB", "multi_tensor_apply", "FusedOptimizer", "sgd_"})
-    if (name.find(part) != std::string_view::npos) return true;
-  return false;
 }
 
 }  // namespace
@@ -72,7 +67,7 @@ Result<Changed> change_dp(const TraceSet& traces, GraphBuild& build, JobLayout& 
   }
   if (layout.distributed_optimizer && dp != layout.dp) {
     const Changed optimizer =
-        scale_kernels(g, traces, is_optimizer, static_cast<double>(layout.dp) / static_cast<double>(dp));
+        scale_kernels(g, traces, is_optimizer_kernel, static_cast<double>(layout.dp) / static_cast<double>(dp));
     changed.nodes += optimizer.nodes;
   }
   refresh_queue_lags(g);

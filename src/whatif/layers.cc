@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "whatif/layout.h"
+#include "whatif/optimizer.h"
 #include "whatif/resequence.h"
 
 namespace orrery {
@@ -73,12 +74,6 @@ std::size_t find_period(const std::vector<Launch>& l, std::size_t from, std::siz
     if (run.layers >= 2 && length > best_length + best_length / 20) best_length = length, best = period;
   }
   return best;
-}
-
-bool grows_with_parameters(std::string_view name) {
-  for (const std::string_view part : {"adam", "Adam", "lamb", "LAMB", "multi_tensor_apply", "FusedOptimizer", "sgd_"})
-    if (name.find(part) != std::string_view::npos) return true;
-  return false;
 }
 
 }  // namespace
@@ -291,7 +286,7 @@ Result<Changed> change_layers(const TraceSet& traces, GraphBuild& build, JobLayo
   const double after = gradient_bytes(build);
   double growth = before > 0 ? after / before : 1;
   if (growth == 1) growth = static_cast<double>(layers) / static_cast<double>(*base);
-  scale_kernels(build.graph, traces, grows_with_parameters, growth);
+  scale_kernels(build.graph, traces, is_optimizer_kernel, growth);
   // parameters that are gathered at once, not layer by layer
   ExecGraph& g = build.graph;
   const Communication& c = build.communication;

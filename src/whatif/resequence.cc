@@ -123,20 +123,22 @@ class Resequencer {
     }
   }
 
+  // The rows of `node`'s lane in a slice; nullptr when the slice has none.
+  const Lane* lane_in(std::uint32_t slice, std::uint32_t node) const {
+    const auto& rows = lanes[slice];
+    const auto it = std::lower_bound(rows.begin(), rows.end(), lane_key(node),
+                                     [](const Lane& l, std::uint32_t lane) { return l.lane < lane; });
+    return it != rows.end() && it->lane == lane_key(node) ? &*it : nullptr;
+  }
+
   // What comes right before instance `i` on its lane.
   std::uint32_t before_on_lane(std::uint32_t i, std::uint32_t node) const {
     const std::uint32_t r = g.rank[node];
     const std::uint32_t k = slice_of[node];
-    const auto rows_of = [&](std::uint32_t slice) -> const Lane* {
-      const auto& rows = lanes[slice];
-      const auto it = std::lower_bound(rows.begin(), rows.end(), lane_key(node),
-                                       [](const Lane& l, std::uint32_t lane) { return l.lane < lane; });
-      return it != rows.end() && it->lane == lane_key(node) ? &*it : nullptr;
-    };
-    if (const Lane* own = rows_of(k); place[node] > own->first) return i - 1;
+    if (const Lane* own = lane_in(k, node); place[node] > own->first) return i - 1;
     for (std::size_t at = position_of[i]; at-- > 0;) {
       const std::uint32_t slice = first_slice[r] + sequence[r][at];
-      if (const Lane* rows = rows_of(slice)) return offset[r][at] + rows->last - 1 - first_member[slice];
+      if (const Lane* rows = lane_in(slice, node)) return offset[r][at] + rows->last - 1 - first_member[slice];
     }
     return kNowhere;
   }
@@ -149,19 +151,13 @@ class Resequencer {
     const std::uint32_t target = first_slice[r] + sequence[r][at];
     if (target == slice_of[p]) return offset[r][at] + place[p] - first_member[target];
     // the same lane and place there
-    const auto find = [&](std::uint32_t k) {
-      const auto& rows = lanes[k];
-      const auto it = std::lower_bound(rows.begin(), rows.end(), lane_key(p),
-                                       [](const Lane& l, std::uint32_t lane) { return l.lane < lane; });
-      return it != rows.end() && it->lane == lane_key(p) ? &*it : nullptr;
-    };
-    const Lane* const from = find(slice_of[p]);
-    const Lane* const to = find(target);
+    const Lane* const from = lane_in(slice_of[p], p);
+    const Lane* const to = lane_in(target, p);
     if (to == nullptr) {  // the last of that lane before
       ++unlike;
       for (std::size_t back = at; back-- > 0;) {
         const std::uint32_t k = first_slice[r] + sequence[r][back];
-        if (const Lane* rows = find(k)) return offset[r][back] + rows->last - 1 - first_member[k];
+        if (const Lane* rows = lane_in(k, p)) return offset[r][back] + rows->last - 1 - first_member[k];
       }
       return kNowhere;
     }
