@@ -1,0 +1,1162 @@
+#include "whatif/rebuild.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+namespace orrery {
+namespace {
+
+constexpr std::uint32_t kPending = 0x80000000u;  // a reference to a transfer that is not placed yet
+
+Pattern pattern_of(CommOp op) {
+  if (op == CommOp::all_reduce) return Pattern::all_reduce;
+  return is_point_to_point(op) ? Pattern::point_to_point : Pattern::gather_or_scatter;
+}
+
+// A piece of the traced job in its new place.
+struct Use {
+  std::uint32_t rank = 0, piece = 0;  // of the traced job
+  std::int32_t slot = -1;             // exchanges: slot of the stage's schedule
+  std::int32_t part = 0;              // of the model
+  std::int32_t step = 0;
+  bool last_pass = false;      // backward of the part's last micro-batch: gradients are reduced
+  bool without_tasks = false;  // its host work alone
+  bool tail = false;           // what follows its last launch alone
+  bool head = false;           // what precedes its first launch alone
+};
+
+struct Bucketing {
+  bool overlapped = false;
+  double size = 0;                    // parameters at which a bucket is full
+  double size_before = 0;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> samples;  // rank, piece of the traced job
+};
+
+// Where a rank is in a piece.
+struct Cursor {
+  bool active = false;
+  const Use* use = nullptr;
+  std::uint32_t item = 0, from = 0, to = 0;
+  std::uint32_t flush_before = kNone;                // item before which what is left of the gradients is reduced
+  std::vector<std::uint32_t> refs;                   // by item: its node, or a pending transfer
+  std::vector<std::vector<std::uint32_t>> carries;   // exchanges, by item: transfers of the slot
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> transfer_of;  // row of the traced job -> pending transfer
+};
+
+struct NewRank {
+  std::int64_t t = 0, d = 0, stage = 0, number = 0;
+  std::uint32_t column = 0, source = 0;  // of the traced job
+  std::vector<Use> uses;
+  std::vector<std::uint32_t> lane;                        // by role
+  std::vector<std::vector<std::uint32_t>> order, tasks;   // by role: nodes, and of them the tasks launched
+  std::map<std::pair<int, std::uint32_t>, std::int64_t> calls;
+  std::size_t use_at = 0;
+  Cursor main, inserted;
+  std::uint32_t blocked = kNone;
+  Use bucket_use;
+  double bucket_factor = 1, gathered = 0;
+  std::map<std::int32_t, double> reduced;  // by part: parameters in buckets so far
+  std::uint32_t buckets = 0;
+};
+
+class Rebuilder {
+ public:
+  Rebuilder(const TraceSet& t, const GraphBuild& b, const Program& p, const JobShape& from, const JobShape& to,
+            const Rates& r, const NetworkModel& n, const RebuildOptions& o)
+      : traces(t), base(b), g(b.graph), c(b.communication), program(p), old(from), now(to), rates(r), net(n), options(o) {}
+
+  Status run(Rebuilt& result) {
+    out = &result;
+    if (Status s = prepare(); !s) return s;
+    if (Status s = plan(); !s) return s;
+    merge_traces();
+    make_ranks();
+    if (Status s = emit(); !s) return s;
+    finish();
+    return {};
+  }
+
+ private:
+  // ---- the traced job ----
+
+  std::int64_t rank_number(const JobLayout& l, std::int64_t t, std::int64_t d, std::int64_t s) const {
+    return l.pipeline_outermost ? t + l.tp * (d + l.dp * s) : t + l.tp * (s + l.pp * d);
+  }
+
+  Status prepare() {
+    std::map<std::int64_t, std::uint32_t> row_of_rank;
+    for (std::uint32_t r = 0; r < g.ranks.size(); ++r) row_of_rank[g.ranks[r].rank] = r;
+    // columns of the traced job: those whose stages all have a trace
+    for (std::int64_t d = 0; d < old.layout.dp; ++d)
+      for (std::int64_t t = 0; t < old.layout.tp; ++t) {
+        Column column{t, d, {}};
+        for (std::int64_t s = 0; s < old.layout.pp; ++s) {
+          const auto it = row_of_rank.find(rank_number(old.layout, t, d, s));
+          if (it == row_of_rank.end()) break;
+          column.rank.push_back(it->second);
+        }
+        if (std::ssize(column.rank) == old.layout.pp) columns.push_back(std::move(column));
+      }
+    if (columns.empty())
+      return fail("no pipeline of the traced job has all its stages in the traces", "", "give the traces of all ranks");
+    auto traced = make_schedule(old.schedule, static_cast<std::int32_t>(old.layout.pp), old.chunks,
+                                  static_cast<std::int32_t>(old.layout.num_microbatches));
+    if (!traced) return tl::unexpected(traced.error());
+    // pieces of every pass, by rank: part and micro-batch -> number of the pass
+    pass_pieces.resize(g.ranks.size());
+    for (const Column& column : columns)
+      for (std::size_t s = 0; s < column.rank.size(); ++s) {
+        const std::uint32_t r = column.rank[s];
+        const RankAnatomy& a = program.anatomy.ranks[r];
+        PassPieces& pp = pass_pieces[r];
+        std::int32_t steps = 0;
+        for (const Piece& piece : a.pieces) steps = std::max(steps, piece.step + 1);
+        base_steps = base_steps == 0 ? steps : std::min(base_steps, steps);
+        std::vector<std::pair<std::int32_t, std::int32_t>> forward, backward;  // chunk, micro-batch by number of the pass
+        for (const Slot& slot : traced->stage[s]) {
+          if (!slot.is_pass || slot.pass == Pass::weight) continue;
+          (slot.pass == Pass::forward ? forward : backward).emplace_back(slot.chunk, slot.micro_batch);
+        }
+        if (std::ssize(forward) != a.passes)
+          return fail("rank " + std::to_string(g.ranks[r].rank) + " has " + std::to_string(a.passes) +
+                          " forward passes a step, not " + std::to_string(forward.size()),
+                      "", "--layout num-microbatches=N,schedule=...");
+        for (std::uint32_t k = 0; k < a.pieces.size(); ++k) {
+          const Piece& piece = a.pieces[k];
+          if (piece.step < 0) continue;
+          if (piece.kind == PieceKind::exchange) {
+            exchanges.push_back({r, k, mask_of(r, k), static_cast<std::int32_t>(s)});
+            continue;
+          }
+          if (piece.kind == PieceKind::step_begin) pp.begin[piece.step] = k;
+          if (piece.kind == PieceKind::step_end) pp.end[piece.step] = k;
+          if (piece.pass < 0) continue;
+          const bool is_forward = piece.kind == PieceKind::forward_begin || piece.kind == PieceKind::forward_layer ||
+                                  piece.kind == PieceKind::forward_end;
+          const auto& order = is_forward ? forward : backward;
+          const auto [chunk, micro_batch] = order[static_cast<std::size_t>(piece.pass)];
+          if (piece.kind == PieceKind::bucket) {
+            buckets.samples.emplace_back(r, k);
+            continue;
+          }
+          pp.pass[{piece.step, chunk, micro_batch, piece.kind, piece.layer}] = k;
+        }
+      }
+    buckets.overlapped = !buckets.samples.empty();
+    if (buckets.overlapped && !rates.ready_before.empty()) learn_buckets();
+    // what each exchange kernel carries
+    return {};
+  }
+
+  // Bits: sends to the next stage 1, receives from it 2, sends to the previous 4, receives from it 8.
+  std::uint8_t mask_of(std::uint32_t r, std::uint32_t piece) const {
+    std::uint8_t mask = 0;
+    const PieceItems& items = program.pieces[r][piece];
+    for (std::uint32_t i = 0; i < items.count; ++i) {
+      const Item& item = program.items[items.first + i];
+      if (item.comm != kNone && !item.transfer) mask |= mask_of(c.rows[item.comm]);
+    }
+    return mask;
+  }
+  std::uint8_t mask_of(const CommRow& row) const {
+    std::uint8_t mask = 0;
+    const std::int64_t own = g.ranks[row.rank].rank;
+    for (std::uint32_t k = 0; k < row.parts; ++k) {
+      const CommPart& part = c.parts[row.first_part + k];
+      // the ring of an interleaved pipeline: the last stage's next is the first
+      const bool wraps = old.chunks > 1 && std::abs(part.peer - own) > stage_stride(old.layout) && old.layout.pp > 2;
+      const bool next = (part.peer > own) != wraps;
+      mask |= next ? (part.send ? 1 : 2) : (part.send ? 4 : 8);
+    }
+    return mask;
+  }
+  static std::int64_t stage_stride(const JobLayout& l) { return l.pipeline_outermost ? l.tp * l.dp : l.tp; }
+  static std::uint8_t bit_of(const Transfer& t) {
+    return direction_of(t) == Direction::next ? (t.send ? 1 : 2) : (t.send ? 4 : 8);
+  }
+
+  // ---- buckets ----
+
+  double row_parameters(const CommRow& row, double bytes_each) const {
+    return row.bytes < 0 ? 0 : static_cast<double>(row.bytes) / bytes_each;
+  }
+
+  // The bytes of a gradient: of the first bucket with a known type; the threshold from where buckets were closed.
+  void learn_buckets() {
+    double largest_low = 0, least_size = 1e30;
+    for (const Column& column : columns)
+      for (std::size_t s = 0; s < column.rank.size(); ++s) {
+        const std::uint32_t r = column.rank[s];
+        const RankAnatomy& a = program.anatomy.ranks[r];
+        for (std::uint32_t k = 0; k < a.pieces.size(); ++k) {
+          if (a.pieces[k].kind != PieceKind::bucket) continue;
+          const double size = bucket_parameters(r, k);
+          if (size <= 0) continue;
+          if (a.pieces[k].layer < a.layers) least_size = std::min(least_size, size);
+        }
+      }
+    // between: no bucket was closed before it held `size`; Megatron's default of 40 million where that fits
+    buckets.size_before = least_size < 1e30 ? least_size : 0;
+    const double usual = std::max(40e6, 1e6 * static_cast<double>(old.layout.dp));
+    if (buckets.size_before >= usual) {
+      buckets.size_before = usual;
+      buckets.size = std::max(40e6, 1e6 * static_cast<double>(now.layout.dp));
+    } else {
+      buckets.size = buckets.size_before;
+    }
+    (void)largest_low;
+  }
+
+  double bucket_parameters(std::uint32_t r, std::uint32_t piece) const {
+    double bytes = 0;
+    const PieceItems& items = program.pieces[r][piece];
+    for (std::uint32_t i = 0; i < items.count; ++i) {
+      const Item& item = program.items[items.first + i];
+      if (item.comm != kNone && !item.transfer)
+        bytes = std::max(bytes, static_cast<double>(c.rows[item.comm].bytes));
+    }
+    return bytes / gradient_bytes;
+  }
+
+  // ---- the new job's program ----
+
+  struct Column {
+    std::int64_t t, d;
+    std::vector<std::uint32_t> rank;  // by stage: row of the traced job
+  };
+  struct PassPieces {
+    std::map<std::int32_t, std::uint32_t> begin, end;  // by step
+    std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, PieceKind, std::int32_t>, std::uint32_t> pass;
+  };
+  struct ExchangePiece {
+    std::uint32_t rank, piece;
+    std::uint8_t mask;
+    std::int32_t stage;
+  };
+
+  const Column& column_for(std::int64_t t, std::int64_t d) const {
+    for (const Column& column : columns)
+      if (column.t == t % old.layout.tp && column.d == d % old.layout.dp) return column;
+    return columns[static_cast<std::size_t>(t + d) % columns.size()];
+  }
+
+  std::uint32_t pass_piece(std::uint32_t rank, std::int32_t step, std::int32_t chunk, std::int32_t micro_batch,
+                           PieceKind kind, std::int32_t layer = -1) const {
+    const auto it = pass_pieces[rank].pass.find({step, chunk, micro_batch, kind, layer});
+    return it == pass_pieces[rank].pass.end() ? kNone : it->second;
+  }
+
+  Status plan() {
+    const JobLayout& l = now.layout;
+    const auto stages = static_cast<std::int32_t>(l.pp);
+    const std::int32_t parts = stages * now.chunks;
+    if (l.layers % parts != 0)
+      return fail(std::to_string(l.layers) + " layers are not divisible by " + std::to_string(stages) + " stages" +
+                  (now.chunks > 1 ? " of " + std::to_string(now.chunks) + " chunks" : ""));
+    auto made = make_schedule(now.schedule, stages, now.chunks, static_cast<std::int32_t>(l.num_microbatches));
+    if (!made) return tl::unexpected(made.error());
+    schedule = std::move(*made);
+    tensor = std::min<std::int64_t>(l.tp, options.max_tensor != 0 ? options.max_tensor : old.layout.tp);
+    replicas = std::min<std::int64_t>(l.dp, options.max_replicas != 0 ? options.max_replicas : old.layout.dp);
+    const std::int32_t part_layers = static_cast<std::int32_t>(l.layers) / parts;
+    const std::int32_t old_parts = static_cast<std::int32_t>(old.layout.pp) * old.chunks;
+    const std::int32_t old_layers = static_cast<std::int32_t>(old.layout.layers) / old_parts;
+    const auto old_micro = static_cast<std::int32_t>(old.layout.num_microbatches);
+    for (std::int32_t s = 0; s < stages; ++s)
+      for (std::int64_t d = 0; d < replicas; ++d)
+        for (std::int64_t t = 0; t < tensor; ++t) {
+          NewRank rank;
+          rank.t = t, rank.d = d, rank.stage = s;
+          rank.number = rank_number(l, t, d, s);
+          const Column& column = column_for(t, d);
+          rank.column = static_cast<std::uint32_t>(&column - columns.data());
+          const auto rotate = static_cast<std::int32_t>(d / old.layout.dp + t / old.layout.tp);
+          // the traced stage that begins and ends steps alike
+          const auto old_stages = static_cast<std::int32_t>(old.layout.pp);
+          const std::int32_t alike = s == 0 ? 0 : s == stages - 1 ? old_stages - 1 : std::min(1, old_stages - 1);
+          rank.source = column.rank[static_cast<std::size_t>(alike)];
+          for (std::int32_t step = 0; step < base_steps; ++step) {
+            const auto use = [&](std::uint32_t r, std::uint32_t piece) -> Use& {
+              Use u;
+              u.rank = r, u.piece = piece, u.step = step;
+              rank.uses.push_back(u);
+              return rank.uses.back();
+            };
+            use(rank.source, pass_pieces[rank.source].begin.at(step));
+            std::int32_t exchange = 0;
+            for (std::size_t k = 0; k < schedule.stage[static_cast<std::size_t>(s)].size(); ++k) {
+              const Slot& slot = schedule.stage[static_cast<std::size_t>(s)][k];
+              if (!slot.is_pass) {
+                const ExchangePiece* e = exchange_for(column, slot, exchange++, s);
+                if (e == nullptr) return fail("the traced job has no exchange between stages to model new ones on");
+                Use& u = use(e->rank, e->piece);
+                u.slot = static_cast<std::int32_t>(k);
+                continue;
+              }
+              const std::int32_t part = slot.chunk * stages + s;
+              const bool first = part == 0, last = part == parts - 1;
+              const bool forward = slot.pass == Pass::forward;
+              const std::int32_t from = (slot.micro_batch + rotate) % old_micro;
+              // where a pass begins and ends
+              const auto at_end = [&](bool input_side, PieceKind kind) {
+                // the traced part whose end is alike: the first one's input side, the last one's output side
+                const bool special = input_side ? first : last;
+                const std::int32_t source = input_side ? (special ? 0 : old_parts - 1) : (special ? old_parts - 1 : 0);
+                const std::uint32_t r = column.rank[static_cast<std::size_t>(source % old_stages)];
+                const std::uint32_t piece = pass_piece(r, step, source / old_stages, from, kind);
+                if (piece == kNone) return;
+                Use& u = use(r, piece);
+                u.part = part;
+                const bool same = special == (input_side ? source == 0 : source == old_parts - 1);
+                if (kind == PieceKind::forward_begin && !first && (!last || !same)) u.tail = true;
+                if (kind == PieceKind::forward_begin && last && !first && same) u.tail = false;
+                if (!same && kind == PieceKind::forward_end) u.head = true;
+                if (!same && (kind == PieceKind::backward_begin || kind == PieceKind::backward_end)) u.without_tasks = true;
+              };
+              const auto layer_uses = [&](PieceKind kind) {
+                for (std::int32_t j = 0; j < part_layers; ++j) {
+                  const std::int32_t own = kind == PieceKind::forward_layer ? j : part_layers - 1 - j;
+                  const std::int32_t global = part * part_layers + own;
+                  const auto alike_layer = static_cast<std::int32_t>(
+                      (2 * static_cast<std::int64_t>(global) + 1) * old.layout.layers / (2 * l.layers));
+                  const std::int32_t old_part = alike_layer / old_layers, old_own = alike_layer % old_layers;
+                  const std::uint32_t r = column.rank[static_cast<std::size_t>(old_part % old_stages)];
+                  const std::uint32_t piece =
+                      pass_piece(r, step, old_part / old_stages, from, kind,
+                                 kind == PieceKind::forward_layer ? old_own : old_layers - 1 - old_own);
+                  if (piece == kNone) continue;
+                  Use& u = use(r, piece);
+                  u.part = part;
+                  u.last_pass = kind == PieceKind::backward_layer && last_backward(s, slot);
+                }
+              };
+              if (forward) {
+                at_end(true, PieceKind::forward_begin);
+                layer_uses(PieceKind::forward_layer);
+                at_end(false, PieceKind::forward_end);
+              } else {
+                at_end(false, PieceKind::backward_begin);
+                layer_uses(PieceKind::backward_layer);
+                at_end(true, PieceKind::backward_end);
+                rank.uses.back().last_pass = last_backward(s, slot);
+              }
+            }
+            use(rank.source, pass_pieces[rank.source].end.at(step));
+          }
+          ranks.push_back(std::move(rank));
+        }
+    return {};
+  }
+
+  bool last_backward(std::int32_t, const Slot& slot) const { return slot.micro_batch == now.layout.num_microbatches - 1; }
+
+  const ExchangePiece* exchange_for(const Column& column, const Slot& slot, std::int32_t number, std::int32_t stage) {
+    std::uint8_t mask = 0;
+    for (const Transfer& t : slot.transfers) mask |= bit_of(t);
+    const auto key = std::pair(static_cast<std::uint32_t>(&column - columns.data()), mask);
+    auto it = fitting.find(key);
+    if (it == fitting.end()) {
+      std::vector<const ExchangePiece*> best;
+      int score = -100;
+      for (const ExchangePiece& e : exchanges) {
+        if (std::find(column.rank.begin(), column.rank.end(), e.rank) == column.rank.end()) continue;
+        const int common = __builtin_popcount(e.mask & mask), extra = __builtin_popcount(e.mask & ~mask);
+        const int fits = 4 * common - extra - (e.mask == mask ? -8 : 0);
+        if (fits > score) score = fits, best.clear();
+        if (fits == score) best.push_back(&e);
+      }
+      it = fitting.emplace(key, std::move(best)).first;
+    }
+    if (it->second.empty()) return nullptr;
+    return it->second[static_cast<std::size_t>(number + stage) % it->second.size()];
+  }
+
+  // ---- traces of the new ranks: names and lanes of a column's ranks together ----
+
+  void merge_traces() {
+    op_offset.assign(g.ranks.size(), 0);
+    lane_offset.assign(g.ranks.size(), 0);
+    for (const Column& column : columns) {
+      RankTrace merged;
+      const RankTrace& first = traces.ranks[g.ranks[column.rank.front()].trace];
+      merged.file = first.file;
+      merged.host = first.host;
+      merged.rank = first.rank;
+      merged.world_size = now.layout.tp * now.layout.pp * now.layout.dp;
+      merged.devices = first.devices;
+      merged.base_ns = first.base_ns;
+      merged.window_start = first.window_start;
+      merged.window_end = first.window_end;
+      for (const std::uint32_t r : column.rank) {
+        const RankTrace& t = traces.ranks[g.ranks[r].trace];
+        op_offset[r] = static_cast<std::uint32_t>(merged.ops.size());
+        lane_offset[r] = static_cast<std::uint32_t>(merged.lanes.size());
+        std::vector<StrId> renamed(t.strings.size(), StrId{kNone});
+        const auto text = [&](StrId s) {
+          StrId& to = renamed[raw(s)];
+          if (raw(to) == kNone) to = merged.strings.intern(t.strings.view(s));
+          return to;
+        };
+        for (std::size_t i = 0; i < t.ops.size(); ++i) {
+          merged.ops.name.push_back(text(t.ops.name[i]));
+          merged.ops.lane.push_back(LaneId{raw(t.ops.lane[i]) + lane_offset[r]});
+          merged.ops.kind.push_back(t.ops.kind[i]);
+        }
+        const bool whole = t.ops.start.size() == t.ops.size();
+        for (std::size_t i = 0; whole && i < t.ops.size(); ++i) {
+          merged.ops.start.push_back(t.ops.start[i]);
+          merged.ops.dur.push_back(t.ops.dur[i]);
+          merged.ops.corr.push_back(t.ops.corr[i]);
+          merged.ops.ext.push_back(t.ops.ext[i]);
+          merged.ops.extra.push_back(kNone);
+        }
+        for (std::size_t i = 0; i < t.lanes.size(); ++i) {
+          merged.lanes.kind.push_back(t.lanes.kind[i]);
+          merged.lanes.pid.push_back(t.lanes.pid[i]);
+          merged.lanes.tid.push_back(t.lanes.tid[i]);
+          merged.lanes.pid_text.push_back(text(t.lanes.pid_text[i]));
+          merged.lanes.tid_text.push_back(text(t.lanes.tid_text[i]));
+          merged.lanes.name.push_back(text(t.lanes.name[i]));
+        }
+      }
+      out->traces.ranks.push_back(std::move(merged));
+    }
+  }
+
+  void make_ranks() {
+    ExecGraph& o = out->build.graph;
+    std::uint32_t first_lane = 0;
+    for (NewRank& rank : ranks) {
+      const Column& column = columns[rank.column];
+      GraphRank k = g.ranks[rank.source];
+      k.rank = rank.number;
+      k.trace = rank.column;
+      k.first_lane = first_lane;
+      k.lanes = static_cast<std::uint32_t>(out->traces.ranks[rank.column].lanes.size());
+      first_lane += k.lanes;
+      o.ranks.push_back(k);
+      out->build.quality.push_back(base.quality[rank.source]);
+      // a lane for each role: the source's own, else another's of the column
+      rank.lane.assign(program.roles.size(), kNone);
+      for (std::uint32_t role = 0; role < program.roles.size(); ++role) {
+        const auto own = program.lane_of[rank.source].find(role);
+        if (own != program.lane_of[rank.source].end()) {
+          rank.lane[role] = k.first_lane + lane_offset[rank.source] + own->second;
+          continue;
+        }
+        for (const std::uint32_t r : column.rank) {
+          const auto other = program.lane_of[r].find(role);
+          if (other == program.lane_of[r].end()) continue;
+          rank.lane[role] = k.first_lane + lane_offset[r] + other->second;
+          break;
+        }
+      }
+      rank.order.resize(program.roles.size());
+      rank.tasks.resize(program.roles.size());
+    }
+    // servers
+    Communication& next = out->build.communication;
+    std::map<std::int64_t, std::uint32_t> servers;
+    for (std::uint32_t r = 0; r < ranks.size(); ++r) {
+      const std::int64_t server = ranks[r].number / std::max<std::int64_t>(1, now.layout.gpus_per_node);
+      const auto [it, fresh] = servers.try_emplace(server, static_cast<std::uint32_t>(next.clocks.size()));
+      if (fresh) {
+        HostClock clock;
+        clock.known = true;
+        next.clocks.push_back(clock);
+      }
+      next.clocks[it->second].ranks.push_back(r);
+      next.clock_of_rank.push_back(it->second);
+    }
+    next.op_names = c.op_names;
+  }
+
+  // ---- emission ----
+
+  struct NewRow {
+    std::uint32_t row = 0;      // of the new Communication::rows
+    std::uint32_t slot = 0;     // of `pending`
+    std::uint32_t rank = 0;     // new rank
+    std::uint32_t open = 0;     // meetings that are not complete
+    std::uint32_t base_node = 0;
+    Ns duration = 0;
+    bool waits = true;
+    std::vector<std::uint32_t> meetings;
+  };
+  struct NewMeeting {
+    std::uint32_t expected = 0;
+    std::vector<std::uint32_t> rows;  // of new_rows
+    std::uint32_t node = kNone;
+    std::uint32_t group = kNone;
+    CommOp op = CommOp::other;
+    std::uint32_t member_base = kNone;  // a row of the traced job
+  };
+
+  Status emit() {
+    std::vector<std::uint32_t> ready;
+    for (std::uint32_t r = static_cast<std::uint32_t>(ranks.size()); r-- > 0;) ready.push_back(r);
+    woken.clear();
+    while (!ready.empty()) {
+      const std::uint32_t r = ready.back();
+      ready.pop_back();
+      go_on(r);
+      for (const std::uint32_t w : woken) ready.push_back(w);
+      woken.clear();
+    }
+    for (const NewRank& rank : ranks)
+      if (rank.use_at < rank.uses.size())
+        return fail("the changed job would wait for itself: rank " + std::to_string(rank.number) + " in its " +
+                    std::string(name_of(
+                        program.anatomy.ranks[rank.uses[rank.use_at].rank].pieces[rank.uses[rank.use_at].piece].kind)));
+    return {};
+  }
+
+  std::uint32_t resolve(std::uint32_t ref) const {  // kPending when not placed yet
+    if (ref == kNone || (ref & kPending) == 0) return ref;
+    const std::uint32_t node = pending[ref & ~kPending];
+    return node == kNone ? ref : node;
+  }
+  static bool open(std::uint32_t ref) { return ref != kNone && (ref & kPending) != 0; }
+
+  // Runs a rank's program until it is at its end or waits for another rank.
+  void go_on(std::uint32_t r) {
+    NewRank& rank = ranks[r];
+    rank.blocked = kNone;
+    while (rank.use_at < rank.uses.size()) {
+      if (rank.inserted.active) {
+        if (!run_piece(r, rank.inserted)) return;
+        rank.inserted.active = false;
+      }
+      if (!rank.main.active) start(rank, rank.main, rank.uses[rank.use_at]);
+      if (!run_piece(r, rank.main)) {
+        if (rank.inserted.active && rank.blocked == kNone) continue;  // a bucket comes first
+        return;
+      }
+      rank.main.active = false;
+      ++rank.use_at;
+    }
+  }
+
+  void start(NewRank& rank, Cursor& at, const Use& use) {
+    at.active = true;
+    at.use = &use;
+    at.item = 0;
+    const PieceItems& items = program.pieces[use.rank][use.piece];
+    at.refs.assign(items.count, kNone);
+    at.from = 0;
+    at.to = items.count;
+    at.flush_before = kNone;
+    if (use.tail || use.head) {
+      std::uint32_t first = items.count, last = 0;
+      for (std::uint32_t i = 0; i < items.count; ++i) {
+        if (g.kind[program.items[items.first + i].node] == NodeKind::host) continue;
+        first = std::min(first, i);
+        last = i + 1;
+      }
+      if (use.tail) at.from = last;
+      if (use.head) at.to = first;
+    }
+    const PieceKind kind = program.anatomy.ranks[use.rank].pieces[use.piece].kind;
+    if (kind == PieceKind::exchange) assign_transfers(rank, at, items);
+    if (kind == PieceKind::backward_end && use.last_pass && buckets.overlapped) {
+      // what is left of the gradients is reduced before backward returns
+      for (std::uint32_t i = at.from; i < at.to; ++i) {
+        const Item& item = program.items[items.first + i];
+        if (g.kind[item.node] == NodeKind::host && program.roles[item.lane].kind == LaneRole::Kind::thread &&
+            program.roles[item.lane].ordinal != 0)
+          at.flush_before = i;
+      }
+    }
+    at.transfer_of.clear();
+  }
+
+  // Which kernel of an exchange carries what.
+  void assign_transfers(NewRank& rank, Cursor& at, const PieceItems& items) {
+    at.carries.assign(items.count, {});
+    const Slot& slot = schedule.stage[static_cast<std::size_t>(rank.stage)][static_cast<std::size_t>(at.use->slot)];
+    std::vector<std::uint32_t> kernels;
+    for (std::uint32_t i = 0; i < items.count; ++i) {
+      const Item& item = program.items[items.first + i];
+      if (item.comm != kNone && !item.transfer) kernels.push_back(i);
+    }
+    if (kernels.empty()) return;
+    std::vector<std::uint8_t> used(kernels.size(), 0);
+    for (std::uint32_t k = 0; k < slot.transfers.size(); ++k) {
+      const std::uint8_t bit = bit_of(slot.transfers[k]);
+      std::size_t best = 0;
+      for (std::size_t i = 0; i < kernels.size(); ++i)
+        if ((mask_of(c.rows[program.items[items.first + kernels[i]].comm]) & ~used[i] & bit) != 0) {
+          best = i;
+          used[i] |= bit;
+          break;
+        }
+      at.carries[kernels[best]].push_back(k);
+    }
+  }
+
+  // False: waits for another rank, or an inserted piece comes first.
+  bool run_piece(std::uint32_t r, Cursor& at) {
+    NewRank& rank = ranks[r];
+    const PieceItems& items = program.pieces[at.use->rank][at.use->piece];
+    const bool is_main = &at == &rank.main;
+    for (std::uint32_t i = std::max(at.item, at.from); i < at.to; ++i) {
+      at.item = i;
+      if (is_main && i == at.flush_before) {
+        at.flush_before = kNone;
+        const double left = part_parameters(at.use->part) - rank.reduced[at.use->part];
+        if (left > 0 && insert_bucket(rank, left)) {
+          rank.gathered = 0;
+          rank.reduced[at.use->part] = 0;
+          return false;
+        }
+      }
+      if (!place(r, at, items, i)) return false;
+      if (!is_main || !at.use->last_pass || !buckets.overlapped) continue;
+      const Item& item = program.items[items.first + i];
+      if (!rates.ready.empty() && g.kind[item.node] != NodeKind::host) rank.gathered += rates.ready[item.node];
+      if (rank.gathered >= buckets.size && buckets.size > 0 && item.queue != kNone && !buckets.samples.empty()) {
+        at.item = i + 1;
+        const double full = rank.gathered;
+        rank.gathered = 0;
+        rank.reduced[at.use->part] += full;
+        if (insert_bucket(rank, full)) return false;
+      }
+    }
+    at.item = at.to;
+    return true;
+  }
+
+  bool insert_bucket(NewRank& rank, double parameters) {
+    const Column& column = columns[rank.column];
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> mine;
+    for (const auto& sample : buckets.samples)
+      if (std::find(column.rank.begin(), column.rank.end(), sample.first) != column.rank.end()) mine.push_back(sample);
+    if (mine.empty()) mine = buckets.samples;
+    const auto& [base_rank, piece] = mine[rank.buckets++ % mine.size()];
+    const double before = bucket_parameters(base_rank, piece);
+    rank.bucket_use = Use{};
+    rank.bucket_use.rank = base_rank;
+    rank.bucket_use.piece = piece;
+    rank.bucket_factor = before > 0 ? parameters / before : 1;
+    start(rank, rank.inserted, rank.bucket_use);
+    return true;
+  }
+
+  double part_parameters(std::int32_t part) const {
+    const std::int32_t parts = schedule.stages * schedule.chunks;
+    return stage_parameters(now.dims, static_cast<double>(now.layout.layers) / parts, part == 0, part == parts - 1,
+                            now.gated_mlp);
+  }
+  double rank_parameters(const JobShape& shape, std::int64_t stage, std::int32_t chunks) const {
+    const double layers = static_cast<double>(shape.layout.layers) / static_cast<double>(shape.layout.pp);
+    (void)chunks;
+    return stage_parameters(shape.dims, layers, stage == 0, stage == shape.layout.pp - 1, shape.gated_mlp);
+  }
+  // How a rank's parameters compare with those of the traced rank whose step it takes.
+  double parameter_factor(const NewRank& rank, std::uint32_t base_rank) const {
+    std::int64_t stage = 0;
+    for (const Column& column : columns)
+      for (std::size_t s = 0; s < column.rank.size(); ++s)
+        if (column.rank[s] == base_rank) stage = static_cast<std::int64_t>(s);
+    const double before = rank_parameters(old, stage, old.chunks);
+    return before > 0 ? rank_parameters(now, rank.stage, now.chunks) / before : 1;
+  }
+
+  bool place(std::uint32_t r, Cursor& at, const PieceItems& items, std::uint32_t i) {
+    NewRank& rank = ranks[r];
+    const Item& item = program.items[items.first + i];
+    const Use& use = *at.use;
+    const bool host = g.kind[item.node] == NodeKind::host;
+    if (item.lane == kNone || (!host && use.without_tasks)) return true;
+    if (item.transfer) {  // placed when its partners are there
+      for (const auto& [row, slot] : at.transfer_of)
+        if (row == item.comm) at.refs[i] = slot;
+      return true;
+    }
+    const bool communicates = item.comm != kNone;
+    std::vector<std::uint32_t>* carried = nullptr;
+    const PieceKind kind = program.anatomy.ranks[use.rank].pieces[use.piece].kind;
+    if (communicates && kind == PieceKind::exchange) {
+      carried = &at.carries[i];
+      if (carried->empty()) return true;  // nothing for this kernel to do
+    }
+    GroupRole role = GroupRole::other;
+    if (communicates && carried == nullptr) {
+      const CommRow& row = c.rows[item.comm];
+      role = row.group == kNone ? GroupRole::other : old.layout.role[row.group];
+      if (members_of(role) < 2) return true;
+      if (role == GroupRole::embedding && rank.stage != 0 && rank.stage != schedule.stages - 1) return true;
+    }
+    // what it waits for
+    edges.clear();
+    if (item.in_order && !rank.order[item.lane].empty()) {
+      const std::uint32_t before = resolve(rank.order[item.lane].back());
+      if (open(before)) return block(rank, before);
+      edges.push_back({before, host ? EdgeKind::thread : EdgeKind::stream, item.order_lag});
+    }
+    for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
+      const ItemEdge& edge = program.edges[e];
+      std::uint32_t from = kNone;
+      if (edge.inside) {
+        from = at.refs[edge.ref];
+      } else {
+        const auto& order = rank.order[edge.ref];
+        if (edge.back < order.size()) from = order[order.size() - 1 - edge.back];
+      }
+      from = resolve(from);
+      if (from == kNone) continue;
+      if (open(from)) return block(rank, from);
+      edges.push_back({from, edge.kind, edge.lag});
+    }
+    if (item.queue != kNone) {
+      const auto& tasks = rank.tasks[item.queue];
+      if (tasks.size() > program.queue_depth) {
+        const std::uint32_t from = tasks[tasks.size() - 1 - program.queue_depth];
+        const Ns took = out->build.graph.duration[from];
+        edges.push_back({from, EdgeKind::queue, -took});
+      }
+    }
+    if (edges.empty()) edges.push_back({kNone, EdgeKind::root, item.root ? item.root_lag : 0});
+    // its time
+    Ns took = g.duration[item.node];
+    double factor = 1;
+    if (host) {
+      factor = rates.host;
+    } else if (!rates.factor.empty()) {
+      factor = static_cast<double>(rates.factor[item.node]);
+    }
+    if (!host && kind == PieceKind::bucket && !communicates) factor = rank.bucket_factor;
+    if (!host && !rates.parameter.empty() && rates.parameter[item.node] != 0 && kind != PieceKind::bucket)
+      factor = parameter_factor(rank, use.rank) * shard_factor();
+    if (factor != 1) took = std::llround(static_cast<double>(took) * factor);
+    const bool meets = communicates && c.rows[item.comm].last != c.rows[item.comm].node;
+    const std::uint32_t node = add_node(r, item, meets ? 0 : took, g.at_begin[item.node]);
+    at.refs[i] = node;
+    rank.order[item.lane].push_back(node);
+    if (!host) rank.tasks[item.lane].push_back(node);
+    if (host) mark_steps(r, item.node, node, use);
+    if (!communicates) return true;
+    meet(r, at, item, i, node, role, carried, kind);
+    return true;
+  }
+
+  bool block(NewRank& rank, std::uint32_t ref) {
+    rank.blocked = ref;
+    return false;
+  }
+
+  std::int64_t members_of(GroupRole role) const {
+    switch (role) {
+      case GroupRole::tensor:
+        return now.layout.tp;
+      case GroupRole::data:
+        return now.layout.dp;
+      case GroupRole::embedding:
+      case GroupRole::pipeline:
+        return now.layout.pp;
+      case GroupRole::model:
+        return now.layout.tp * now.layout.pp;
+      case GroupRole::world:
+      case GroupRole::other:
+        break;
+    }
+    return now.layout.tp * now.layout.pp * now.layout.dp;
+  }
+
+  // A sharded optimizer has a replica's share.
+  double shard_factor() const {
+    const auto share = [](const JobLayout& l) { return l.distributed_optimizer ? static_cast<double>(l.dp) : 1.0; };
+    return share(old.layout) / share(now.layout);
+  }
+
+  std::uint32_t add_node(std::uint32_t r, const Item& item, Ns took, std::uint8_t at_begin) {
+    ExecGraph& o = out->build.graph;
+    o.duration.push_back(took);
+    o.observed_start.push_back(g.observed_start[item.node]);
+    o.lane.push_back(ranks[r].lane[item.lane]);
+    o.kind.push_back(g.kind[item.node]);
+    o.at_begin.push_back(at_begin);
+    o.rank.push_back(r);
+    o.source.push_back(OpId{raw(g.source[item.node]) + op_offset[g.rank[item.node]]});
+    for (const NewEdge& e : edges) {
+      o.pred.push_back(e.from == kNone ? kNoNode : NodeId{e.from});
+      o.pred_kind.push_back(e.kind);
+      o.pred_lag.push_back(e.lag);
+    }
+    o.first_pred.push_back(o.edges());
+    return o.size() - 1;
+  }
+
+  void mark_steps(std::uint32_t r, std::uint32_t base_node, std::uint32_t node, const Use& use) {
+    for (const Step& s : g.steps) {
+      if (s.rank != use.rank) continue;
+      if (raw(s.begin_node) == base_node) {
+        Step step = s;
+        step.rank = r;
+        step.begin_node = step.end_node = NodeId{node};
+        out->build.graph.steps.push_back(step);
+      } else if (raw(s.end_node) == base_node) {
+        for (Step& step : out->build.graph.steps)
+          if (step.rank == r && step.number == s.number) step.end_node = NodeId{node};
+      }
+    }
+  }
+
+  // ---- meetings ----
+
+  using Key = std::array<std::int64_t, 8>;
+
+  std::uint32_t meeting(const Key& key, std::uint32_t expected, std::uint32_t group, CommOp op) {
+    const auto [it, fresh] = meeting_of.try_emplace(key, static_cast<std::uint32_t>(new_meetings.size()));
+    if (fresh) {
+      NewMeeting m;
+      m.expected = expected;
+      m.group = group;
+      m.op = op;
+      new_meetings.push_back(std::move(m));
+    }
+    return it->second;
+  }
+
+  std::uint32_t group_of(const NewRank& rank, GroupRole role, std::uint32_t base_group) {
+    std::int64_t a = -1, b = -1;
+    if (role == GroupRole::tensor) a = rank.stage, b = rank.d;
+    if (role == GroupRole::data) a = rank.stage, b = rank.t;
+    if (role == GroupRole::embedding || role == GroupRole::pipeline) a = rank.t, b = rank.d;
+    if (role == GroupRole::model) a = rank.d;
+    const std::string label = base_group == kNone ? std::string(name_of(role)) : c.groups[base_group].label;
+    const auto key = std::tuple(static_cast<int>(role), label, a, b);
+    const auto [it, fresh] = group_row.try_emplace(key, static_cast<std::uint32_t>(out->build.communication.groups.size()));
+    if (!fresh) return it->second;
+    CommGroup group;
+    group.label = label;
+    group.size = members_of(role);
+    const JobLayout& l = now.layout;
+    if (group.size <= 64) {
+      const auto all = [&](std::int64_t t0, std::int64_t t1, std::int64_t d0, std::int64_t d1, std::int64_t s0,
+                           std::int64_t s1) {
+        for (std::int64_t s = s0; s < s1; ++s)
+          for (std::int64_t d = d0; d < d1; ++d)
+            for (std::int64_t t = t0; t < t1; ++t) group.ranks.push_back(rank_number(l, t, d, s));
+      };
+      const std::int64_t t = rank.t, d = rank.d, s = rank.stage;
+      if (role == GroupRole::tensor) all(0, l.tp, d, d + 1, s, s + 1);
+      if (role == GroupRole::data) all(t, t + 1, 0, l.dp, s, s + 1);
+      if (role == GroupRole::pipeline) all(t, t + 1, d, d + 1, 0, l.pp);
+      if (role == GroupRole::embedding) {
+        all(t, t + 1, d, d + 1, 0, 1);
+        all(t, t + 1, d, d + 1, l.pp - 1, l.pp);
+        group.size = 2;
+      }
+      if (role == GroupRole::model) all(0, l.tp, d, d + 1, 0, l.pp);
+      if (role == GroupRole::world || role == GroupRole::other) all(0, l.tp, 0, l.dp, 0, l.pp);
+      std::sort(group.ranks.begin(), group.ranks.end());
+    }
+    out->build.communication.groups.push_back(std::move(group));
+    return it->second;
+  }
+
+  void meet(std::uint32_t r, Cursor& at, const Item& item, std::uint32_t i, std::uint32_t node, GroupRole role,
+            const std::vector<std::uint32_t>* carried, PieceKind kind) {
+    NewRank& rank = ranks[r];
+    Communication& next = out->build.communication;
+    const CommRow& was = c.rows[item.comm];
+    CommRow row = was;
+    row.rank = r;
+    row.node = row.last = node;
+    row.stream = ranks[r].lane[item.lane];
+    row.parts = 0;
+    row.first_part = static_cast<std::uint32_t>(next.parts.size());
+    const bool met = was.last != was.node;
+    NewRow made;
+    made.rank = r;
+    made.row = static_cast<std::uint32_t>(next.rows.size());
+    made.base_node = was.last;
+    made.waits = item.waits;
+    const auto id = static_cast<std::uint32_t>(new_rows.size());
+    std::vector<std::uint32_t> meetings;
+    double factor = 1;
+    if (carried != nullptr) {
+      const Slot& slot = schedule.stage[static_cast<std::size_t>(rank.stage)][static_cast<std::size_t>(at.use->slot)];
+      const double each = exchange_bytes(was);
+      double longest = 0;
+      for (const std::uint32_t k : *carried) {
+        const Transfer& t = slot.transfers[k];
+        const std::int64_t sender = t.send ? rank.stage : t.peer_stage;
+        const std::uint32_t group = group_of(rank, GroupRole::pipeline, part_group(was));
+        const Key key{-1, sender, t.forward, t.chunk, t.micro_batch, rank.t, rank.d, at.use->step};
+        meetings.push_back(meeting(key, 2, group, CommOp::send));
+        const std::int64_t peer = rank_number(now.layout, rank.t, rank.d, t.peer_stage);
+        next.parts.push_back({peer, static_cast<std::int64_t>(each), group, t.send});
+        ++row.parts;
+        longest = std::max(longest, exchange_ns(now.layout, rank.number, peer, each));
+      }
+      const double before = traced_exchange_ns(was);
+      if (before > 0) factor = longest / before;
+      row.bytes = static_cast<std::int64_t>(each) * row.parts;
+      row.group = row.parts > 0 ? next.parts[row.first_part].group : kNone;
+    } else {
+      double bytes = static_cast<double>(std::max<std::int64_t>(was.bytes, 0)) * message_factor(was, role);
+      if (kind == PieceKind::bucket) {
+        bytes = static_cast<double>(was.bytes) * rank.bucket_factor;
+      } else if (role == GroupRole::data) {
+        bytes = static_cast<double>(was.bytes) * parameter_factor(rank, at.use->rank);
+      }
+      const double before = transfer_ns(net, pattern_of(was.op), static_cast<double>(std::max<std::int64_t>(was.bytes, 0)),
+                                        old.layout.placement(role));
+      const double after = transfer_ns(net, pattern_of(was.op), bytes, now.layout.placement(role));
+      if (before > 0 && after > 0) factor = after / before;
+      if (was.bytes >= 0) row.bytes = std::llround(bytes);
+      row.group = group_of(rank, role, was.group);
+      if (met) {
+        const auto members = simulated_members(role);
+        std::int64_t a = -1, b = -1;
+        if (role == GroupRole::tensor) a = rank.stage, b = rank.d;
+        if (role == GroupRole::data) a = rank.stage, b = rank.t;
+        if (role == GroupRole::embedding || role == GroupRole::pipeline) a = rank.t, b = rank.d;
+        if (role == GroupRole::model) a = rank.d;
+        const std::int64_t number = rank.calls[{static_cast<int>(role), item.lane}]++;
+        meetings.push_back(
+            meeting({static_cast<int>(role), a, b, item.lane, number, 0, 0, 0}, members, row.group, was.op));
+      }
+    }
+    made.duration = std::llround(static_cast<double>(g.duration[was.last]) * factor);
+    row.transfer = made.duration;
+    next.rows.push_back(row);
+    if (meetings.empty()) {
+      out->build.graph.duration[node] = made.duration;
+      return;
+    }
+    made.slot = static_cast<std::uint32_t>(pending.size());
+    pending.push_back(kNone);
+    made.open = static_cast<std::uint32_t>(meetings.size());
+    made.meetings = meetings;
+    new_rows.push_back(made);
+    at.refs[i] = node;
+    at.transfer_of.emplace_back(item.comm, kPending | made.slot);
+    rank.order[item.lane].push_back(kPending | made.slot);
+    if (!made.waits) finish_row(id, node);
+    for (const std::uint32_t m : meetings) arrive(m, id, node);
+  }
+
+  void arrive(std::uint32_t m, std::uint32_t id, std::uint32_t) {
+    new_meetings[m].rows.push_back(id);
+    if (new_meetings[m].rows.size() < new_meetings[m].expected) return;
+    ExecGraph& o = out->build.graph;
+    const NewRow& first = new_rows[new_meetings[m].rows.front()];
+    o.duration.push_back(0);
+    o.observed_start.push_back(g.observed_start[first.base_node]);
+    o.lane.push_back(kNone);
+    o.kind.push_back(NodeKind::rendezvous);
+    o.at_begin.push_back(0);
+    o.rank.push_back(first.rank);
+    o.source.push_back(OpId{raw(g.source[first.base_node]) + op_offset[g.rank[first.base_node]]});
+    for (const std::uint32_t k : new_meetings[m].rows) {
+      o.pred.push_back(NodeId{out->build.communication.rows[new_rows[k].row].node});
+      o.pred_kind.push_back(EdgeKind::collective);
+      o.pred_lag.push_back(0);
+    }
+    o.first_pred.push_back(o.edges());
+    new_meetings[m].node = o.size() - 1;
+    for (const std::uint32_t k : new_meetings[m].rows)
+      if (--new_rows[k].open == 0 && new_rows[k].waits) finish_row(k, kNone);
+  }
+
+  // The second half of a kernel: after its meetings, or (it waits for nobody) after its arrival.
+  void finish_row(std::uint32_t id, std::uint32_t arrival) {
+    ExecGraph& o = out->build.graph;
+    NewRow& row = new_rows[id];
+    CommRow& comm = out->build.communication.rows[row.row];
+    o.duration.push_back(row.duration);
+    o.observed_start.push_back(g.observed_start[row.base_node]);
+    o.lane.push_back(o.lane[comm.node]);
+    o.kind.push_back(NodeKind::comm);
+    o.at_begin.push_back(0);
+    o.rank.push_back(row.rank);
+    o.source.push_back(o.source[comm.node]);
+    const auto add = [&](std::uint32_t from) {
+      o.pred.push_back(NodeId{from});
+      o.pred_kind.push_back(EdgeKind::collective);
+      o.pred_lag.push_back(0);
+    };
+    if (arrival != kNone) {
+      add(arrival);
+    } else {
+      for (const std::uint32_t m : row.meetings) add(new_meetings[m].node);
+    }
+    o.first_pred.push_back(o.edges());
+    comm.last = o.size() - 1;
+    pending[row.slot] = comm.last;
+    NewRank& rank = ranks[row.rank];
+    if (rank.blocked == (kPending | row.slot)) {
+      rank.blocked = kNone;
+      woken.push_back(row.rank);
+    }
+  }
+
+  std::uint32_t simulated_members(GroupRole role) const {
+    const auto stages = static_cast<std::uint32_t>(schedule.stages);
+    const auto t = static_cast<std::uint32_t>(tensor), d = static_cast<std::uint32_t>(replicas);
+    switch (role) {
+      case GroupRole::tensor:
+        return t;
+      case GroupRole::data:
+        return d;
+      case GroupRole::embedding:
+        return 2;
+      case GroupRole::pipeline:
+        return stages;
+      case GroupRole::model:
+        return t * stages;
+      case GroupRole::world:
+      case GroupRole::other:
+        break;
+    }
+    return t * d * stages;
+  }
+
+  // ---- sizes of messages ----
+
+  std::uint32_t part_group(const CommRow& row) const {
+    return row.parts != 0 ? c.parts[row.first_part].group : row.group;
+  }
+  // Of one send or receive.
+  double exchange_bytes(const CommRow& row) const {
+    std::int64_t bytes = row.parts == 0 ? row.bytes : 0;
+    for (std::uint32_t k = 0; k < row.parts; ++k) bytes = std::max(bytes, c.parts[row.first_part + k].bytes);
+    const auto size = [](const Dims& d) { return d.seq * d.mbs * d.hidden / (d.sequence_parallel ? d.tp : 1); };
+    const double before = size(old.dims), after = size(now.dims);
+    return static_cast<double>(std::max<std::int64_t>(bytes, 0)) * (before > 0 ? after / before : 1);
+  }
+  double exchange_ns(const JobLayout& l, std::int64_t a, std::int64_t b, double bytes) const {
+    const std::int64_t n = std::max<std::int64_t>(1, l.gpus_per_node);
+    return transfer_ns(net, Pattern::point_to_point, bytes, {2, a / n == b / n ? 2 : 1});
+  }
+  double traced_exchange_ns(const CommRow& row) const {
+    double longest = 0;
+    const std::int64_t own = g.ranks[row.rank].rank;
+    for (std::uint32_t k = 0; k < row.parts; ++k) {
+      const CommPart& part = c.parts[row.first_part + k];
+      longest = std::max(longest, exchange_ns(old.layout, own, part.peer,
+                                              static_cast<double>(std::max<std::int64_t>(part.bytes, 0))));
+    }
+    return longest;
+  }
+
+  // Of collectives that are not of gradients: activations, or one number a token.
+  double message_factor(const CommRow& row, GroupRole role) const {
+    const Dims &a = old.dims, &b = now.dims;
+    if (row.bytes <= 0) return 1;
+    const auto bytes = static_cast<double>(row.bytes);
+    const auto is = [&](double elements) {
+      for (const double each : {1.0, 2.0, 4.0, 8.0})
+        if (elements > 0 && std::abs(bytes - each * elements) < 0.5) return true;
+      return false;
+    };
+    const double tokens = a.seq * a.mbs, new_tokens = b.seq * b.mbs;
+    if (role == GroupRole::tensor) {
+      if (is(tokens * a.hidden)) return new_tokens * b.hidden / (tokens * a.hidden);
+      if (is(tokens) || is(2 * tokens)) return new_tokens / tokens;
+      if (is(a.hidden)) return b.hidden / a.hidden;
+    }
+    if (role == GroupRole::embedding && is(a.vocab * a.hidden / a.tp))
+      return b.vocab * b.hidden / b.tp / (a.vocab * a.hidden / a.tp);
+    return 1;
+  }
+
+  // ---- after ----
+
+  void finish() {
+    Communication& next = out->build.communication;
+    for (const NewMeeting& m : new_meetings) {
+      Meeting to;
+      to.first = static_cast<std::uint32_t>(next.members.size());
+      to.members = static_cast<std::uint32_t>(m.rows.size());
+      to.group = m.group;
+      to.op = m.op;
+      to.node = m.node == kNone ? kNoNode : NodeId{m.node};
+      std::vector<Ns> times;
+      for (const std::uint32_t k : m.rows) {
+        next.members.push_back({new_rows[k].row, new_rows[k].waits, new_rows[k].duration});
+        times.push_back(new_rows[k].duration);
+      }
+      if (times.empty()) continue;
+      std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+      to.transfer = times[times.size() / 2];
+      // a send first, then its receive
+      if (m.op == CommOp::send && to.members == 2) {
+        const CommRow &x = next.rows[next.members[to.first].row], &y = next.rows[next.members[to.first + 1].row];
+        const std::int64_t peer = out->build.graph.ranks[y.rank].rank;
+        bool sends = false;
+        for (std::uint32_t k = 0; k < x.parts; ++k)
+          sends |= next.parts[x.first_part + k].send && next.parts[x.first_part + k].peer == peer;
+        if (!sends) std::swap(next.members[to.first], next.members[to.first + 1]);
+      }
+      next.meetings.push_back(to);
+    }
+    next.expected = next.rows.size();
+    next.matched = next.rows.size();
+    out->build.notes = base.notes;
+    out->unlike = program.unlike;
+    refresh_queue_lags(out->build.graph);
+  }
+
+  struct NewEdge {
+    std::uint32_t from;
+    EdgeKind kind;
+    Ns lag;
+  };
+
+  const TraceSet& traces;
+  const GraphBuild& base;
+  const ExecGraph& g;
+  const Communication& c;
+  const Program& program;
+  const JobShape &old, &now;
+  const Rates& rates;
+  const NetworkModel& net;
+  const RebuildOptions& options;
+  Rebuilt* out = nullptr;
+  std::vector<Column> columns;
+  std::vector<PassPieces> pass_pieces;
+  std::vector<ExchangePiece> exchanges;
+  std::map<std::pair<std::uint32_t, std::uint8_t>, std::vector<const ExchangePiece*>> fitting;
+  Bucketing buckets;
+  double gradient_bytes = 4;
+  std::int32_t base_steps = 0;
+  Schedule schedule;
+  std::int64_t tensor = 1, replicas = 1;
+  std::vector<NewRank> ranks;
+  std::vector<std::uint32_t> op_offset, lane_offset;  // by rank of the traced job, in its column's merged trace
+  std::vector<std::uint32_t> pending;                 // by slot: the node of a transfer, kNone = not placed
+  std::vector<NewRow> new_rows;
+  std::vector<NewMeeting> new_meetings;
+  std::map<Key, std::uint32_t> meeting_of;
+  std::map<std::tuple<int, std::string, std::int64_t, std::int64_t>, std::uint32_t> group_row;
+  std::vector<NewEdge> edges;
+  std::vector<std::uint32_t> woken;
+};
+
+}  // namespace
+
+double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated) {
+  const double attention = d.heads * d.head_dim, keys = d.kv_heads * d.head_dim;
+  const double layer = (d.hidden * (attention + 2 * keys) + attention * d.hidden +
+                        (gated ? 3.0 : 2.0) * d.hidden * d.ffn) / d.tp + 4 * d.hidden;
+  const double table = d.vocab * d.hidden / d.tp;
+  return layers * layer + (first ? table : 0) + (last ? table : 0);
+}
+
+Result<Rebuilt> rebuild(const TraceSet& traces, const GraphBuild& build, const Program& program, const JobShape& base,
+                        const JobShape& next, const Rates& rates, const NetworkModel& net,
+                        const RebuildOptions& options) {
+  Rebuilt out;
+  if (Status s = Rebuilder(traces, build, program, base, next, rates, net, options).run(out); !s)
+    return tl::unexpected(s.error());
+  return out;
+}
+
+}  // namespace orrery

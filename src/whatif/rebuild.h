@@ -1,0 +1,53 @@
+// A job put together anew from the pieces of a traced one: other stages, micro-batches, layers, replicas, schedules and
+// sizes of everything.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "costs/collective.h"
+#include "costs/work.h"
+#include "data/trace.h"
+#include "whatif/program.h"
+#include "whatif/schedule.h"
+
+namespace orrery {
+
+struct JobShape {  // all that a rebuilt job is described by
+  JobLayout layout;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  std::int32_t chunks = 1;  // of each stage
+  Dims dims;                // of the model and a micro-batch
+  bool gated_mlp = false;
+};
+
+// What the pieces' times become; by node of the traced job.
+struct Rates {
+  std::vector<float> factor;            // of the duration of a task; empty = 1
+  std::vector<std::uint8_t> parameter;  // 1: work over the stage's parameters (optimizer, zeroing); empty = none
+  std::vector<float> ready;             // parameters whose gradient a task completes, as they will be; empty = none
+  std::vector<float> ready_before;      // as they were
+  double host = 1;
+};
+
+struct RebuildOptions {
+  std::uint32_t max_replicas = 0;  // replicas of one stage that are run; 0 = as many as the trace has
+  std::uint32_t max_tensor = 0;    // ranks of one layer that are run; 0 = as many as the trace has
+};
+
+struct Rebuilt {
+  TraceSet traces;  // names only: one row of `ranks` a column (the ranks of a pipeline) of the traced job
+  GraphBuild build;
+  std::uint64_t unlike = 0;           // waits that found no counterpart
+  std::vector<std::string> modelled;  // what the traced job has nothing like
+};
+
+// Parameters of one stage under tensor parallelism: of its layers, and of the embedding or head where it has one.
+double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated);
+
+// Errors: a shape that cannot be (layers that the parts do not divide ...); ranks that would wait for each other.
+Result<Rebuilt> rebuild(const TraceSet& traces, const GraphBuild& build, const Program& program, const JobShape& base,
+                        const JobShape& next, const Rates& rates, const NetworkModel& net,
+                        const RebuildOptions& options = {});
+
+}  // namespace orrery
