@@ -92,6 +92,22 @@ TEST(Contention, NotFromKernelsOfSeveralShapes) {
   EXPECT_EQ(c.transfer.samples, 20u);
 }
 
+// 2 us alone and 3 us beside, in whole microseconds: rounding may make that of next to nothing.
+TEST(Contention, NotFromRounding) {
+  RankBuilder ranks[] = {RankBuilder(0), RankBuilder(1)};
+  for (std::int64_t r = 0; r < 2; ++r) {
+    RankBuilder& b = ranks[r];
+    b.step(1, 0, 20000);
+    for (int i = 0; i < 20; ++i) {
+      const double at = 1000 * i, begin = i < 10 ? 800 : 250;
+      add(b, r, at, i < 10 ? Slot::apart : Slot::beside, "k", "ar");
+      b.task("tiny", at + begin - 6, at + begin, at + begin + (i < 10 ? 2 : 3));
+    }
+  }
+  const Joined g(job(std::move(ranks[0]), std::move(ranks[1])));
+  EXPECT_EQ(learn_contention(g.traces, g.build).short_compute.samples, 0u);
+}
+
 TEST(Contention, UnchangedJobStaysAsMeasured) {
   Joined g = slowed_down();
   const std::vector<Ns> durations = g.graph().duration;

@@ -14,6 +14,8 @@ constexpr double kAlone = 0.02, kBeside = 0.5;  // shares up to and from which a
 constexpr std::size_t kEnoughAlone = 3;
 constexpr std::uint64_t kEnough = 8;  // samples that make a slowdown
 constexpr double kAlike = 0.15;       // durations alone that lie this close together are of one shape
+constexpr Ns kMicrosecond = 1000;     // older traces have no finer times
+constexpr Ns kCoarse = 20'000;        // of those, shorter durations tell nothing: 3 us against 2 may be rounding
 constexpr double kMost = 0.5;         // no kernel is taken to be slowed down by more than half its speed
 
 struct Span {
@@ -128,12 +130,7 @@ struct Sample {
   auto key() const { return std::tie(a, b, c); }
 };
 
-// A cost told by one task beside the other kind, and how much it says.
-struct Told {
-  double cost, weight;
-};
-
-// Of alike tasks: those beside the other kind against the median of those alone.
+// Of alike tasks: those beside the other kind against the median of those alone. out(time alone, cost told).
 template <class Out>
 void compare(const Sample* from, const Sample* to, const Out& out) {
   std::vector<Ns> alone;
@@ -147,25 +144,25 @@ void compare(const Sample* from, const Sample* to, const Out& out) {
   };
   const double usual = at(50);
   if (at(90) - at(10) > kAlike * usual) return;
+  const bool coarse = std::all_of(from, to, [](const Sample& s) { return s.duration % kMicrosecond == 0; });
+  if (coarse && usual < static_cast<double>(kCoarse)) return;
   for (const Sample* s = from; s != to; ++s) {
     if (s->share < kBeside) continue;
     const auto t = static_cast<double>(s->duration);
     const double cost = (1 - usual / t) / static_cast<double>(s->share);
-    if (std::abs(cost) <= kMost) out(usual, Told{cost, 1});
+    if (std::abs(cost) <= kMost) out(usual, cost);
   }
 }
 
 // Median, as noise and kernels of another shape are to either side; none where chance gives as much.
-Slowdown learn(std::vector<Told>& told) {
+Slowdown learn(std::vector<double> told) {
   Slowdown s;
   s.samples = told.size();
   if (told.size() < kEnough) return s;
-  std::vector<double> v;
-  for (const Told& t : told) v.push_back(t.cost);
-  s.cost = median(v);
-  for (double& x : v) x = std::abs(x - s.cost);
+  s.cost = median(told);
+  for (double& x : told) x = std::abs(x - s.cost);
   // standard error of a median of normal values: 1.25 sigma / sqrt(n), sigma = 1.48 median deviations
-  s.error = 1.25 * 1.48 * median(v) / std::sqrt(static_cast<double>(told.size()));
+  s.error = 1.25 * 1.48 * median(told) / std::sqrt(static_cast<double>(s.samples));
   if (s.cost < 2 * s.error) s.cost = 0;
   return s;
 }
@@ -202,7 +199,7 @@ Contention learn_contention(const TraceSet& traces, const GraphBuild& build) {
                            t.end - t.begin, share});
     }
   });
-  std::vector<Told> long_compute, short_compute, transfer;
+  std::vector<double> long_compute, short_compute, transfer;
   const auto in_groups = [](std::vector<Sample>& samples, const auto& out) {
     std::stable_sort(samples.begin(), samples.end(),
                      [](const Sample& a, const Sample& b) { return a.key() < b.key(); });
@@ -213,11 +210,11 @@ Contention learn_contention(const TraceSet& traces, const GraphBuild& build) {
       from = to;
     }
   };
-  in_groups(kernels, [&](double alone, const Told& t) {
-    (alone >= static_cast<double>(kLongKernel) ? long_compute : short_compute).push_back(t);
+  in_groups(kernels, [&](double alone, double cost) {
+    (alone >= static_cast<double>(kLongKernel) ? long_compute : short_compute).push_back(cost);
   });
-  in_groups(transfers, [&](double, const Told& t) { transfer.push_back(t); });
-  return {learn(long_compute), learn(short_compute), learn(transfer)};
+  in_groups(transfers, [&](double, double cost) { transfer.push_back(cost); });
+  return {learn(std::move(long_compute)), learn(std::move(short_compute)), learn(std::move(transfer))};
 }
 
 Overlap overlap_of(const ExecGraph& g, const Contention& contention, const Replay& replayed) {
