@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "whatif/measured_memory.h"
+
 namespace orrery {
 namespace {
 
@@ -167,6 +169,48 @@ TEST(Memory, WeightPassesHoldWhatTheyNeed) {
   EXPECT_EQ(memory_of_stage(split, 0).activations, memory_of_stage(j, 0).activations);
   EXPECT_GT(memory_of_stage(split, 3).activations, memory_of_stage(j, 3).activations);
   EXPECT_EQ(memory_of_job(split).total, memory_of_job(j).total);  // "the peak memory of 1F1B"
+}
+
+// ---- what traces tell ----
+
+void event(RankTrace& t, std::int32_t type, std::int32_t device, double bytes, double total, double reserved) {
+  MemoryTable& m = t.memory;
+  m.ts.push_back(0);
+  m.lane.push_back(LaneId{0});
+  m.bytes.push_back(static_cast<std::int64_t>(bytes * kGiB));
+  m.total_allocated.push_back(total < 0 ? -1 : static_cast<std::int64_t>(total * kGiB));
+  m.total_reserved.push_back(reserved < 0 ? -1 : static_cast<std::int64_t>(reserved * kGiB));
+  m.device_type.push_back(type);
+  m.device.push_back(device);
+}
+
+TEST(MeasuredMemory, PeakOfTheGpu) {
+  RankTrace t;
+  EXPECT_EQ(peak_allocated_gib(t), 0);
+  event(t, 0, -1, 1, 64, -1);  // of the CPU
+  EXPECT_EQ(peak_allocated_gib(t), 0);
+  event(t, 1, 0, 2, 12, 20);
+  event(t, 1, 0, -6, 10, 20);  // 16 before it
+  event(t, 1, 0, -1, 9, 18);
+  event(t, 1, 1, 1, 11, 30);  // another GPU, with less
+  event(t, 1, 0, 5, -1, -1);  // without totals
+  const MeasuredMemory m = measured_memory(t);
+  EXPECT_EQ(m.peak_allocated, 16);
+  EXPECT_EQ(m.least_allocated, 9);
+  EXPECT_EQ(m.peak_reserved, 20);
+}
+
+TEST(MeasuredMemory, ScalesActivationsAlone) {
+  const MemoryParts modelled{.weights = 2, .gradients = 3, .activations = 5, .workspace = 1, .total = 11};
+  EXPECT_DOUBLE_EQ(activation_scale({.peak_allocated = 16, .least_allocated = 9}, modelled), 1.4);
+  EXPECT_EQ(activation_scale({}, modelled), 1);
+  EXPECT_EQ(activation_scale({.peak_allocated = 90, .least_allocated = 9}, modelled), 1);  // no measure of these
+  EXPECT_EQ(activation_scale({.peak_allocated = 10, .least_allocated = 9}, modelled), 1);  // a part of a step
+  EXPECT_EQ(activation_scale({.peak_allocated = 10, .least_allocated = 9}, MemoryParts{}), 1);
+  const MemoryParts scaled = with_activations_scaled(modelled, 1.4);
+  EXPECT_DOUBLE_EQ(scaled.activations, 7);
+  EXPECT_DOUBLE_EQ(scaled.total, 13);
+  EXPECT_EQ(scaled.weights, 2);
 }
 
 }  // namespace
