@@ -98,12 +98,17 @@ TEST(Gpus, NamesOfTheDriver) {
   EXPECT_EQ(find_gpu("NVIDIA A100-SXM4-40GB")->memory_gb_per_s, 1555);
   EXPECT_EQ(find_gpu("Tesla V100-SXM2-16GB")->sms, 80);
   EXPECT_EQ(find_gpu("AMD Instinct MI300X")->sms, 304);
+  EXPECT_EQ(find_gpu("NVIDIA A100-SXM4-40GB")->memory_gib, 40);
+  EXPECT_EQ(find_gpu("NVIDIA A100 80GB PCIe")->memory_gib, 80);
+  EXPECT_LT(find_gpu("Tesla V100-SXM2-16GB")->memory_gib, 16);
+  EXPECT_GT(find_gpu("Tesla V100-SXM2-32GB")->memory_gib, 31);
   EXPECT_EQ(find_gpu("NVIDIA GeForce RTX 4090"), nullptr);
   EXPECT_EQ(find_gpu(""), nullptr);
   for (const char* name : {"B200", "H200", "H100", "A100", "V100", "MI300X"}) {
     const GpuFacts* gpu = find_gpu(name);
     ASSERT_NE(gpu, nullptr) << name;
     EXPECT_FALSE(gpu->source.empty()) << name;
+    EXPECT_GT(gpu->memory_gib, 0) << name;
   }
 }
 

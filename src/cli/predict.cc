@@ -4,6 +4,7 @@
 #include "cli/options.h"
 #include "cli/run.h"
 #include "reports/reports.h"
+#include "whatif/contention.h"
 #include "whatif/edits.h"
 #include "whatif/layout.h"
 
@@ -37,6 +38,7 @@ Result<int> run_predict(const Args& given) {
   progress.stage("changing the job");
   Run changed;
   changed.build = run->build;
+  const Overlap overlap = overlap_of(run->build.graph, learn_contention(run->traces, run->build), run->replay);
   std::vector<AppliedEdit> applied;
   auto layout = recognise_layout(run->traces, run->build);
   if (layout) {
@@ -89,7 +91,7 @@ Result<int> run_predict(const Args& given) {
     if (!done) return tl::unexpected(done.error());
     applied.push_back(std::move(*done));
   }
-  replay(changed.build.graph, changed.replay);
+  replay_with_contention(changed.build.graph, overlap, changed.replay);
 
   progress.stage("writing reports");
   auto document = predict_document(run->traces, run->build, run->replay, changed.build, changed.replay, applied,

@@ -9,6 +9,7 @@ struct GpuFacts {
   int sms = 0;
   double bf16_tflops = 0;  // dense
   double memory_gb_per_s = 0;
+  double memory_gib = 0;       // that the driver reports, less than a process can use by its context
   double nvlink_gb_per_s = 0;  // each way, all links of one GPU; 0 = none
   double nic_gb_per_s = 0;     // each way, a GPU's share of the network of the usual 8-GPU server
   std::string_view source;
