@@ -11,33 +11,40 @@ namespace {
 
 // ---- constants of the laws; none is of one GPU or job ----
 
-constexpr double kGemmOverhead = 2'000;   // ns: launch, prologue, epilogue
-constexpr double kTilePenalty = 0.10;     // of efficiency, for each halving of the tile (less reuse of operands)
-constexpr double kWaves = 0.80;           // how far time goes by whole waves, not by tiles: blocks overlap at the seam
-constexpr double kDepth = 128;            // k at which a GEMM spends half of its time outside of its main loop
+constexpr double kGemmOverhead = 3'000;   // ns: launch, prologue, epilogue
+constexpr double kTilePenalty = 0.17;     // of efficiency, for each halving of the tile (less reuse of operands)
+constexpr double kWaves = 0.85;           // how far time goes by whole waves, not by tiles: blocks overlap at the seam
+constexpr double kTail = 0.07;            // of a wave: start of the first, end of the last
+constexpr double kDepth = 200;            // k at which a GEMM spends half of its time outside of its main loop
 constexpr double kGemmEfficiency = 0.75;  // before waves; A100 to B200, cuBLAS
 
-constexpr double kAttentionOverhead = 2'000;
+constexpr double kAttentionOverhead = 3'000;
 constexpr double kAttentionWaves = 0.70, kAttentionPartWave = 0.85;
-constexpr double kAttentionRamp = 450;  // keys; FlashAttention-2 README, A100, causal, head dim 64 and 128
+// Keys that the start and the end of a row of blocks cost: FlashAttention-2's benchmark (README, A100, causal, head
+// dim 64 and 128) has 450 to 500. Latencies do not shrink as SMs get faster: with the root of an SM's peak.
+constexpr double kAttentionRamp = 480, kAttentionRampSm = 2'890;  // flops a ns of an A100's SM
 constexpr double kAttentionHeadDim = 20;
 constexpr double kAttentionBlock = 128;
 constexpr double kAttentionEfficiency = 0.60;
 
-constexpr double kMemoryOverhead = 1'700;  // ns
-constexpr double kCacheNs = 15'400;  // of DRAM bandwidth that fits in the L2: 40 to 50 MB of A100, H100; 126 of B200
-constexpr double kCacheGain = 0.26;  // of the time, for what does
+constexpr double kMemoryOverhead = 2'000;  // ns
+constexpr double kCacheNs = 12'000;  // of DRAM bandwidth that fits in the L2: 40 to 50 MB of A100, H100; 126 of B200
+constexpr double kCacheGain = 0.20;  // of the time, for what does
+constexpr double kMostBytes = 64;    // that a kernel moves for an element
+constexpr double kSlowBandwidth = 1'000;  // bytes a ns, where it is not known
 constexpr double kMemoryEfficiency = 0.85;
 
 // ---- the regression of GEMMs: standard deviations of log time ----
 
-constexpr double kSmooth = 0.06;      // what goes with the size
-constexpr double kIrregular = 0.035;  // what each size has for itself
-constexpr double kRole = 0.015;       // what two kernels of one size differ by
-constexpr double kMean = 0.25;        // what GPUs and jobs differ by
-constexpr double kLength = 1.5;      // of a change of size, in units of log e, over which they have something in common
-constexpr double kCarry = 0.5;       // the same for what is a kernel's own
-constexpr std::size_t kPoints = 48;  // the sizes that take the most time
+constexpr double kSmooth = 0.06;     // what goes with the size
+constexpr double kIrregular = 0.03;  // what each size has for itself
+constexpr double kRole = 0.015;      // what two kernels of one size differ by
+constexpr double kMean = 0.25;       // what GPUs and jobs differ by
+constexpr double kLength = 2.5;      // of a change of size, in units of log e, over which they have something in common
+constexpr double kCarry = 1.0;       // the same for what is a kernel's own
+constexpr double kPriorExcess = 1.6;  // of errors over what the above would make of them, before the trace says
+constexpr double kPriorGemms = 8;     // how many GEMMs that is worth
+constexpr std::size_t kPoints = 48;   // the sizes that take the most time
 constexpr std::size_t kAnchors = 16;
 
 double smooth_max(double a, double b) { return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b)); }
@@ -62,7 +69,7 @@ double tile_loss(const WorkSize& s, int sms) {
   for (const TileSize& t : kTiles) {
     const double tiles = std::ceil(s.m / t.m) * std::ceil(s.n / t.n) * s.batch;
     const double halvings = std::log2(256 * 128 / (t.m * t.n));
-    const double whole = std::ceil(tiles / sms);
+    const double whole = std::ceil(tiles / sms) + kTail;
     const double time = whole * t.m * t.n * (1 + kTilePenalty * halvings);
     best = std::min(best, time);
   }
@@ -161,7 +168,8 @@ double KernelCosts::law_ns(const WorkSize& s) const {
   if (is_attention(s.kind)) {
     const double rows = s.kind == WorkKind::attention ? s.m : s.n;
     const double blocks = s.batch * std::ceil(rows / kAttentionBlock);
-    double loss = (1 + kAttentionRamp / s.n) * (1 + kAttentionHeadDim / s.k);
+    const double ramp = sms_ > 0 ? kAttentionRamp * std::sqrt(peak_ / sms_ / kAttentionRampSm) : kAttentionRamp;
+    double loss = (1 + ramp / s.n) * (1 + kAttentionHeadDim / s.k);
     if (sms_ > 0) loss *= waves(blocks, sms_, kAttentionWaves, kAttentionPartWave) / (blocks / sms_);
     const double compute = 0.5 * flops(s) / (peak_ * of_peak(s) * kAttentionEfficiency) * loss;
     return kAttentionOverhead + smooth_max(compute, memory);
@@ -174,8 +182,9 @@ double KernelCosts::law_ns(const WorkSize& s) const {
 double KernelCosts::scaled_ns(const WorkSize& from, double ns, const WorkSize& to) const {
   if (from.kind != WorkKind::memory) return ns * law_ns(to) / law_ns(from);
   const double ratio = to.m * to.batch * to.bytes_per_element / (from.m * from.batch * from.bytes_per_element);
-  // A kernel of little more than the overhead says next to nothing of its bandwidth: some of its time, at least.
-  const double overhead = std::min(overhead_ns_, 0.9 * ns);
+  // What goes with the size: what exceeds the overhead, a tenth at least, and no more than so many bytes can take.
+  const double most = kMostBytes * from.m * from.batch / (bandwidth_ > 0 ? bandwidth_ : kSlowBandwidth);
+  const double overhead = std::max(std::min(overhead_ns_, 0.9 * ns), ns - most);
   return overhead + with_cache(ratio * without_cache(ns - overhead));
 }
 
@@ -252,11 +261,27 @@ void KernelCosts::fit_gemms(std::span<const KernelSample> samples) {
     for (std::size_t t = 0; t < i; ++t) v -= l[i * count + t] * points_[t].alpha;
     points_[i].alpha = v / l[i * count + i];
   }
+  // Each GEMM predicted from the others (residual = alpha / Kinv_ii, variance = 1 / Kinv_ii): how regular is this GPU?
+  std::vector<double> column(count);
+  double excess = kPriorGemms * kPriorExcess * kPriorExcess;
+  const auto inverse_diagonal = [&](std::size_t i) {  // of K: a squared column of the inverse of its factor
+    double sum = 0;
+    for (std::size_t r = i; r < count; ++r) {
+      double v = r == i ? 1 : 0;
+      for (std::size_t t = i; t < r; ++t) v -= l[r * count + t] * column[t];
+      column[r] = v / l[r * count + r];
+      sum += column[r] * column[r];
+    }
+    return sum;
+  };
   for (std::size_t i = count; i-- > 0;) {
     double v = points_[i].alpha;
     for (std::size_t t = i + 1; t < count; ++t) v -= l[t * count + i] * points_[t].alpha;
     points_[i].alpha = v / l[i * count + i];
   }
+  if (count > 1)
+    for (std::size_t i = 0; i < count; ++i) excess += points_[i].alpha * points_[i].alpha / inverse_diagonal(i);
+  gemm_excess_ = std::sqrt(excess / (kPriorGemms + (count > 1 ? n : 0)));
 }
 
 // Log of time over law at a size; similarity: of the nearest size of the trace, 1 = the same.
@@ -319,16 +344,17 @@ KernelCosts::Estimate KernelCosts::rescale_gemm(const KernelSample& base, const 
   for (const Point& p : points_) same = same || p.size == folded(to);
   // Apart from the irregular part: what the regression does not know, the less the nearer the kernel itself is.
   const double irregular = same ? kRole : kIrregular;
-  const double variance = (irregular * irregular + kSmooth * kSmooth * (1 - similarity)) * (1 - carry * carry) +
+  const double variance = gemm_excess_ * gemm_excess_ * (irregular * irregular + kSmooth * kSmooth * (1 - similarity)) *
+                              (1 - carry * carry * carry * carry) +
                           base.spread * base.spread / std::max(1.0, base.count) + 0.01 * 0.01 * d * d;
   return {ns, std::sqrt(variance), false};
 }
 
 KernelCosts::Estimate KernelCosts::rescale_anchored(const KernelSample& base, const WorkSize& now) const {
   const WorkSize from = sane(base.size), to = sane(now);
-  const double per_log = from.kind == WorkKind::memory ? 0.03 : 0.04;
+  const double per_log = from.kind == WorkKind::memory ? 0.06 : 0.04;
   const auto variance = [&](double d, double noise) {
-    return noise * noise + (0.015 * 0.015) * std::min(1.0, d * d / 0.01) + per_log * per_log * d * d;
+    return noise * noise + (0.025 * 0.025) * std::min(1.0, d * d / 0.01) + per_log * per_log * d * d;
   };
   const double own_variance = variance(distance(from, to), base.spread / std::sqrt(std::max(1.0, base.count)));
   double weight = 1 / std::max(own_variance, 1e-8);
@@ -368,7 +394,8 @@ KernelCosts::Estimate KernelCosts::from_facts(const WorkSize& size) const {
       if (gemms_) {
         double similarity = 0;
         e.ns = law_ns(s) * std::exp(residual(s, &similarity));
-        e.relative_error = std::sqrt(kIrregular * kIrregular + kSmooth * kSmooth * (1 - similarity)) + kRole;
+        e.relative_error =
+            gemm_excess_ * std::sqrt(kIrregular * kIrregular + 2 * kSmooth * kSmooth * (1 - similarity)) + kRole;
       } else {
         e.ns = law_ns(s), e.relative_error = kMean;
       }

@@ -81,6 +81,7 @@ class KernelCosts {
   double peak_ = 0;                                // flops a ns, two-byte elements; not known: 1
   double bandwidth_ = 0;                           // bytes a ns; 0 = not known
   double gemm_mean_ = 0;                           // log of time over law, mean of the trace's GEMMs
+  double gemm_excess_ = 1;                         // spread of GEMMs round the regression over that assumed
   bool gemms_ = false;                             // seen any
   double overhead_ns_ = 0;                         // of kernels that do next to nothing
   double attention_ = 0, attention_backward_ = 0;  // time over law; 0 = none seen
