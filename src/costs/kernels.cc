@@ -18,6 +18,8 @@ constexpr double kTail = 0.07;            // of a wave: start of the first, end 
 constexpr double kDepth = 200;            // k at which a GEMM spends half of its time outside of its main loop
 constexpr double kGemmEfficiency = 0.75;  // before waves; A100 to B200, cuBLAS
 
+constexpr double kSomePeak = 300'000;  // flops a ns, where nothing tells
+
 constexpr double kAttentionOverhead = 3'000;
 constexpr double kAttentionWaves = 0.70, kAttentionPartWave = 0.85;
 // Keys that the start and the end of a row of blocks cost: FlashAttention-2's benchmark (README, A100, causal, head
@@ -41,7 +43,7 @@ constexpr double kIrregular = 0.03;  // what each size has for itself
 constexpr double kRole = 0.015;      // what two kernels of one size differ by
 constexpr double kMean = 0.25;       // what GPUs and jobs differ by
 constexpr double kLength = 2.5;      // of a change of size, in units of log e, over which they have something in common
-constexpr double kCarry = 1.0;       // the same for what is a kernel's own
+constexpr double kCarry = 0.7;       // the same for what is a kernel's own
 constexpr double kPriorExcess = 1.6;  // of errors over what the above would make of them, before the trace says
 constexpr double kPriorGemms = 8;     // how many GEMMs that is worth
 constexpr std::size_t kPoints = 48;   // the sizes that take the most time
@@ -112,9 +114,17 @@ bool is_attention(WorkKind k) { return k == WorkKind::attention || k == WorkKind
 double of_peak(const WorkSize& s) { return 2.0 / std::max(1, s.bytes_per_element); }
 
 WorkSize sane(WorkSize s) {
-  const auto whole = [](double x) { return std::isfinite(x) && x > 1 ? x : 1.0; };
+  const auto whole = [](double x) { return std::isfinite(x) && x > 1 ? std::min(x, 1e12) : 1.0; };
   s.m = whole(s.m), s.n = whole(s.n), s.k = whole(s.k), s.batch = whole(s.batch);
   return s;
+}
+
+bool usable(const KernelSample& s) { return std::isfinite(s.ns) && s.ns > 0; }
+
+// Relative error of the median of its durations.
+double noise_of(const KernelSample& s) {
+  if (!std::isfinite(s.spread) || !(s.count >= 1)) return 0.1;
+  return std::clamp(s.spread, 0.0, 1.0) / std::sqrt(s.count);
 }
 
 WorkSize folded(WorkSize s) {
@@ -134,6 +144,11 @@ double distance(const WorkSize& a, const WorkSize& b) {
   const double m = std::log(a.m / b.m), n = std::log(a.n / b.n), k = std::log(a.k / b.k),
                batch = std::log(a.batch / b.batch);
   return std::sqrt(m * m + n * n + k * k + batch * batch);
+}
+
+// GEMMs of one precision are alike, others are not.
+std::size_t precision(const WorkSize& s) {
+  return s.bytes_per_element <= 1 ? 0 : s.bytes_per_element == 2 ? 1 : s.bytes_per_element <= 4 ? 2 : 3;
 }
 
 std::uint64_t key(std::uint32_t name, WorkKind kind) {
@@ -182,9 +197,12 @@ double KernelCosts::law_ns(const WorkSize& s) const {
 double KernelCosts::scaled_ns(const WorkSize& from, double ns, const WorkSize& to) const {
   if (from.kind != WorkKind::memory) return ns * law_ns(to) / law_ns(from);
   const double ratio = to.m * to.batch * to.bytes_per_element / (from.m * from.batch * from.bytes_per_element);
-  // What goes with the size: what exceeds the overhead, a tenth at least, and no more than so many bytes can take.
-  const double most = kMostBytes * from.m * from.batch / (bandwidth_ > 0 ? bandwidth_ : kSlowBandwidth);
-  const double overhead = std::max(std::min(overhead_ns_, 0.9 * ns), ns - most);
+  // What goes with the size: what exceeds the overhead, a tenth at least; of a kernel that hardly does, no more than so
+  // many bytes can take.
+  double varies = std::max(ns - overhead_ns_, 0.1 * ns);
+  if (ns < 1.5 * overhead_ns_)
+    varies = std::min(varies, kMostBytes * from.m * from.batch / (bandwidth_ > 0 ? bandwidth_ : kSlowBandwidth));
+  const double overhead = ns - varies;
   return overhead + with_cache(ratio * without_cache(ns - overhead));
 }
 
@@ -196,6 +214,10 @@ KernelCosts KernelCosts::learn(std::span<const KernelSample> samples, const GpuF
     c.sms_ = gpu->sms;
     c.peak_ = gpu->bf16_tflops * 1e3;
     c.bandwidth_ = gpu->memory_gb_per_s;
+  } else {  // for the share of the overhead alone: the fastest GEMM has most of the peak
+    for (const KernelSample& s : samples)
+      if (s.size.kind == WorkKind::gemm && usable(s)) c.peak_ = std::max(c.peak_, flops(sane(s.size)) / s.ns);
+    if (c.peak_ <= 1) c.peak_ = kSomePeak;
   }
   c.fit_gemms(samples);
   c.fit_anchors(samples);
@@ -210,7 +232,7 @@ void KernelCosts::fit_gemms(std::span<const KernelSample> samples) {
   std::vector<Sum> sums;
   std::vector<const KernelSample*> chosen;
   for (const KernelSample& s : samples)
-    if (s.size.kind == WorkKind::gemm && s.ns > 0) chosen.push_back(&s);
+    if (s.size.kind == WorkKind::gemm && usable(s)) chosen.push_back(&s);
   const auto less = [](const WorkSize& a, const WorkSize& b) {
     return std::tie(a.m, a.n, a.k, a.batch, a.bytes_per_element) <
            std::tie(b.m, b.n, b.k, b.batch, b.bytes_per_element);
@@ -223,26 +245,24 @@ void KernelCosts::fit_gemms(std::span<const KernelSample> samples) {
     if (sums.empty() || !(sums.back().size == size)) sums.push_back({.size = size});
     Sum& sum = sums.back();
     sum.weight += 1, sum.log_ns += std::log(s->ns), sum.total += s->ns * std::max(1.0, s->count);
-    sum.noise += s->spread * s->spread / std::max(1.0, s->count) + kRole * kRole;
+    sum.noise += noise_of(*s) * noise_of(*s) + kRole * kRole;
   }
   std::stable_sort(sums.begin(), sums.end(), [](const Sum& a, const Sum& b) { return a.total > b.total; });
   if (sums.size() > kPoints) sums.resize(kPoints);
-  gemms_ = !sums.empty();
-  if (!gemms_) return;
-  double mean = 0;
+  std::array<double, kPrecisions> sum = {}, number = {};
   for (const Sum& s : sums) {
     Point p;
     p.size = s.size;
     features(s.size, p.x);
     p.residual = s.log_ns / s.weight - std::log(law_ns(s.size));
     p.noise = s.noise / (s.weight * s.weight) + kIrregular * kIrregular;
-    mean += p.residual;
+    sum[precision(p.size)] += p.residual, number[precision(p.size)] += 1;
     points_.push_back(p);
   }
   // The mean of all, with what is known beforehand counting as one GEMM of the sort that GPUs differ by.
-  const double n = static_cast<double>(sums.size());
-  const double one = kSmooth * kSmooth + kIrregular * kIrregular;
-  gemm_mean_ = bandwidth_ > 0 ? mean / (n + one / (kMean * kMean)) : mean / n;
+  const double one = (kSmooth * kSmooth + kIrregular * kIrregular) / (kMean * kMean);
+  for (std::size_t p = 0; p < kPrecisions; ++p)
+    if (number[p] > 0) gemm_mean_[p] = sum[p] / (number[p] + (bandwidth_ > 0 ? one : 0)), gemms_[p] = true;
   // alpha = (K + noise)^-1 (residual - mean), by Cholesky
   const std::size_t count = points_.size();
   std::vector<double> l(count * count);
@@ -251,13 +271,14 @@ void KernelCosts::fit_gemms(std::span<const KernelSample> samples) {
       double d = 0;
       for (int f = 0; f < kFeatures; ++f)
         d += (points_[i].x[f] - points_[j].x[f]) * (points_[i].x[f] - points_[j].x[f]);
-      double v = kSmooth * kSmooth * std::exp(-std::sqrt(d) / kLength);
+      const bool alike = precision(points_[i].size) == precision(points_[j].size);
+      double v = alike ? kSmooth * kSmooth * std::exp(-std::sqrt(d) / kLength) : 0;
       if (i == j) v += points_[i].noise;
       for (std::size_t t = 0; t < j; ++t) v -= l[i * count + t] * l[j * count + t];
       l[i * count + j] = i == j ? std::sqrt(std::max(v, 1e-9)) : v / l[j * count + j];
     }
   for (std::size_t i = 0; i < count; ++i) {
-    double v = points_[i].residual - gemm_mean_;
+    double v = points_[i].residual - gemm_mean_[precision(points_[i].size)];
     for (std::size_t t = 0; t < i; ++t) v -= l[i * count + t] * points_[t].alpha;
     points_[i].alpha = v / l[i * count + i];
   }
@@ -281,32 +302,33 @@ void KernelCosts::fit_gemms(std::span<const KernelSample> samples) {
   }
   if (count > 1)
     for (std::size_t i = 0; i < count; ++i) excess += points_[i].alpha * points_[i].alpha / inverse_diagonal(i);
-  gemm_excess_ = std::sqrt(excess / (kPriorGemms + (count > 1 ? n : 0)));
+  gemm_excess_ = std::sqrt(excess / (kPriorGemms + (count > 1 ? static_cast<double>(count) : 0)));
 }
 
-// Log of time over law at a size; similarity: of the nearest size of the trace, 1 = the same.
-double KernelCosts::residual(const WorkSize& size, double* similarity) const {
+// Log of time over law at a size.
+KernelCosts::Residual KernelCosts::residual(const WorkSize& size) const {
   const WorkSize s = folded(size);
   double x[kFeatures];
   features(s, x);
-  double sum = gemm_mean_, nearest = 0;
+  const std::size_t of = precision(s);
+  Residual r{.smooth = gemm_mean_[of]};
   for (const Point& p : points_) {
+    if (precision(p.size) != of) continue;
     double d = 0;
     for (int f = 0; f < kFeatures; ++f) d += (x[f] - p.x[f]) * (x[f] - p.x[f]);
     const double alike = std::exp(-std::sqrt(d) / kLength);
-    nearest = std::max(nearest, alike);
-    sum += p.alpha * kSmooth * kSmooth * alike;
-    if (d == 0 && s == p.size) sum += p.alpha * kIrregular * kIrregular;
+    r.similarity = std::max(r.similarity, alike);
+    r.smooth += p.alpha * kSmooth * kSmooth * alike;
+    if (d == 0 && s == p.size) r.seen = true, r.irregular = p.alpha * kIrregular * kIrregular;
   }
-  if (similarity != nullptr) *similarity = nearest;
-  return sum;
+  return r;
 }
 
 void KernelCosts::fit_anchors(std::span<const KernelSample> samples) {
   // The overhead: of the memory kernels, the fast tenth.
   std::vector<double> times;
   for (const KernelSample& s : samples)
-    if ((s.size.kind == WorkKind::memory || s.size.kind == WorkKind::fixed) && s.ns > 0) times.push_back(s.ns);
+    if ((s.size.kind == WorkKind::memory || s.size.kind == WorkKind::fixed) && usable(s)) times.push_back(s.ns);
   if (times.size() >= 5) {
     const auto tenth = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 10);
     std::nth_element(times.begin(), tenth, times.end());
@@ -314,7 +336,7 @@ void KernelCosts::fit_anchors(std::span<const KernelSample> samples) {
   }
   double log_sum[2] = {}, weights[2] = {};
   for (const KernelSample& s : samples) {
-    if (s.ns <= 0 || (s.size.kind != WorkKind::memory && !is_attention(s.size.kind))) continue;
+    if (!usable(s) || (s.size.kind != WorkKind::memory && !is_attention(s.size.kind))) continue;
     const WorkSize size = sane(s.size);
     if (is_attention(size.kind)) {
       const int which = size.kind == WorkKind::attention ? 0 : 1;
@@ -322,7 +344,7 @@ void KernelCosts::fit_anchors(std::span<const KernelSample> samples) {
       log_sum[which] += weight * std::log(s.ns / law_ns(size));
       weights[which] += weight;
     }
-    const double noise = s.spread / std::sqrt(std::max(1.0, s.count));
+    const double noise = noise_of(s);
     std::vector<Anchor>& of = anchors_[key(s.name, size.kind)];
     const auto same = std::find_if(
         of.begin(), of.end(), [&](const Anchor& a) { return a.size == size && std::abs(a.ns - s.ns) < 0.02 * s.ns; });
@@ -334,19 +356,17 @@ void KernelCosts::fit_anchors(std::span<const KernelSample> samples) {
 
 KernelCosts::Estimate KernelCosts::rescale_gemm(const KernelSample& base, const WorkSize& now) const {
   const WorkSize from = sane(base.size), to = sane(now);
-  double similarity = 0;
-  const double expected_from = residual(from, nullptr), expected_to = residual(to, &similarity);
-  const double own = std::log(base.ns / law_ns(from)) - expected_from;
-  const double d = distance(from, to);
-  const double carry = std::exp(-d / kCarry);
-  double ns = law_ns(to) * std::exp(expected_to + own * carry);
-  bool same = false;
-  for (const Point& p : points_) same = same || p.size == folded(to);
-  // Apart from the irregular part: what the regression does not know, the less the nearer the kernel itself is.
-  const double irregular = same ? kRole : kIrregular;
-  const double variance = gemm_excess_ * gemm_excess_ * (irregular * irregular + kSmooth * kSmooth * (1 - similarity)) *
-                              (1 - carry * carry * carry * carry) +
-                          base.spread * base.spread / std::max(1.0, base.count) + 0.01 * 0.01 * d * d;
+  const Residual r_from = residual(from), r_to = residual(to);
+  // What the base has for itself, its size included, fades; where the trace has the new size, that is known and only
+  // what the base's role has for itself is left.
+  const double d = distance(from, to), carry = std::exp(-d / kCarry);
+  double own = std::log(base.ns / law_ns(from)) - r_from.smooth;
+  if (r_to.seen) own -= r_from.irregular;
+  const double ns = law_ns(to) * std::exp(r_to.smooth + r_to.irregular + own * carry);
+  const double irregular = r_to.seen ? kRole : kIrregular;
+  const double unknown = irregular * irregular + kSmooth * kSmooth * (1 - r_to.similarity);
+  const double variance = gemm_excess_ * gemm_excess_ * unknown * (1 - std::pow(carry, 4)) +
+                          noise_of(base) * noise_of(base) + 0.01 * 0.01 * d * d;
   return {ns, std::sqrt(variance), false};
 }
 
@@ -356,7 +376,7 @@ KernelCosts::Estimate KernelCosts::rescale_anchored(const KernelSample& base, co
   const auto variance = [&](double d, double noise) {
     return noise * noise + (0.025 * 0.025) * std::min(1.0, d * d / 0.01) + per_log * per_log * d * d;
   };
-  const double own_variance = variance(distance(from, to), base.spread / std::sqrt(std::max(1.0, base.count)));
+  const double own_variance = variance(distance(from, to), noise_of(base));
   double weight = 1 / std::max(own_variance, 1e-8);
   double log_sum = weight * std::log(scaled_ns(from, base.ns, to));
   const auto at = anchors_.find(key(base.name, from.kind));
@@ -373,8 +393,8 @@ KernelCosts::Estimate KernelCosts::rescale_anchored(const KernelSample& base, co
 }
 
 KernelCosts::Estimate KernelCosts::rescale(const KernelSample& base, const WorkSize& now) const {
-  const double noise = base.spread / std::sqrt(std::max(1.0, base.count));
-  if (base.size == now || base.ns <= 0) return {base.ns, noise, false};
+  const double noise = noise_of(base);
+  if (base.size == now || !usable(base)) return {base.ns, noise, false};
   if (now.kind == WorkKind::fixed || now.kind == WorkKind::unknown)
     return {base.ns, now.kind == WorkKind::fixed ? std::max(noise, 0.01) : 0.25, false};
   if (now.kind != base.size.kind) return from_facts(now);
@@ -390,12 +410,12 @@ KernelCosts::Estimate KernelCosts::from_facts(const WorkSize& size) const {
   Estimate e{-1, 1, true};
   switch (s.kind) {
     case WorkKind::gemm:
-      if (!gemms_ && bandwidth_ <= 0) return e;
-      if (gemms_) {
-        double similarity = 0;
-        e.ns = law_ns(s) * std::exp(residual(s, &similarity));
-        e.relative_error =
-            gemm_excess_ * std::sqrt(kIrregular * kIrregular + 2 * kSmooth * kSmooth * (1 - similarity)) + kRole;
+      if (!gemms_[precision(s)] && bandwidth_ <= 0) return e;
+      if (gemms_[precision(s)]) {
+        const Residual r = residual(s);
+        e.ns = law_ns(s) * std::exp(r.smooth + r.irregular);
+        const double irregular = r.seen ? kRole : kIrregular;
+        e.relative_error = gemm_excess_ * std::sqrt(irregular * irregular + 2 * kSmooth * kSmooth * (1 - r.similarity));
       } else {
         e.ns = law_ns(s), e.relative_error = kMean;
       }

@@ -9,8 +9,8 @@
 //   memory     overhead + bytes / bandwidth, faster for what fits the L2 cache
 // A kernel keeps what sets its measured time apart from the law: wholly at its own size, less the further away. Other
 // sizes of the same kernel in the trace count, too.
-// Errors on jobs whose truth is known: tests/kernel_costs_test.cc and docs.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
@@ -58,7 +58,8 @@ class KernelCosts {
 
  private:
   static constexpr int kFeatures = 4;
-  struct Point {  // of the regression: one size of a GEMM
+  static constexpr std::size_t kPrecisions = 4;  // 1, 2, 4 and more bytes an element
+  struct Point {                                 // of the regression: one size of a GEMM
     double x[kFeatures] = {};
     WorkSize size;  // m >= n: transposed roles are one size
     double residual = 0, noise = 0, alpha = 0;
@@ -69,22 +70,28 @@ class KernelCosts {
     double noise = 0;  // relative error of ns
   };
 
+  struct Residual {         // of a GEMM, log of time over law
+    double smooth = 0;      // of sizes like it
+    double irregular = 0;   // of this very size, where the trace has it
+    double similarity = 0;  // of the nearest size that the trace has; 1 = the same
+    bool seen = false;
+  };
   double law_ns(const WorkSize& size) const;
   double scaled_ns(const WorkSize& from, double ns, const WorkSize& to) const;
-  double residual(const WorkSize& size, double* similarity) const;
+  Residual residual(const WorkSize& size) const;
   void fit_gemms(std::span<const KernelSample> samples);
   void fit_anchors(std::span<const KernelSample> samples);
   Estimate rescale_gemm(const KernelSample& base, const WorkSize& now) const;
   Estimate rescale_anchored(const KernelSample& base, const WorkSize& now) const;
 
-  int sms_ = 0;                                    // 0 = not known
-  double peak_ = 0;                                // flops a ns, two-byte elements; not known: 1
-  double bandwidth_ = 0;                           // bytes a ns; 0 = not known
-  double gemm_mean_ = 0;                           // log of time over law, mean of the trace's GEMMs
-  double gemm_excess_ = 1;                         // spread of GEMMs round the regression over that assumed
-  bool gemms_ = false;                             // seen any
-  double overhead_ns_ = 0;                         // of kernels that do next to nothing
-  double attention_ = 0, attention_backward_ = 0;  // time over law; 0 = none seen
+  int sms_ = 0;                                     // 0 = not known
+  double peak_ = 0;                                 // flops a ns, two-byte elements; not known: what GEMMs reach
+  double bandwidth_ = 0;                            // bytes a ns; 0 = not known
+  std::array<double, kPrecisions> gemm_mean_ = {};  // log of time over law, mean of the trace's GEMMs
+  double gemm_excess_ = 1;                          // spread of GEMMs round the regression over that assumed
+  std::array<bool, kPrecisions> gemms_ = {};        // seen any
+  double overhead_ns_ = 0;                          // of kernels that do next to nothing
+  double attention_ = 0, attention_backward_ = 0;   // time over law; 0 = none seen
   std::vector<Point> points_;
   std::unordered_map<std::uint64_t, std::vector<Anchor>> anchors_;  // by name and kind
 };
