@@ -1,0 +1,205 @@
+#include "costs/cost_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/byte_source.h"
+#include "base/number_text.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+constexpr std::string_view kAdvice = "columns: kernel,shape,time_us";
+
+std::string at_line(const std::string& where, std::uint64_t line) { return where + ", line " + std::to_string(line); }
+
+std::string_view trimmed(std::string_view s) {
+  while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
+  while (!s.empty() && (s.back() == ' ' || s.back() == '\t')) s.remove_suffix(1);
+  return s;
+}
+
+// Reads records one by one.
+class CsvReader {
+ public:
+  explicit CsvReader(std::string_view text) : text_(text) {
+    if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);
+  }
+  std::uint64_t line() const { return record_line_; }  // where the last record begins
+
+  enum class State { record, end, open_quote, stray_quote };
+  State next(std::vector<std::string>& fields) {
+    fields.clear();
+    record_line_ = line_;
+    if (at_ >= text_.size()) return State::end;
+    while (true) {
+      std::string field;
+      while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
+      if (at_ < text_.size() && text_[at_] == '"') {
+        if (!quoted(field)) return State::open_quote;
+        while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
+        if (at_ < text_.size() && text_[at_] != ',' && text_[at_] != '\n' && text_[at_] != '\r')
+          return State::stray_quote;
+      } else {
+        const std::size_t end = std::min(text_.find_first_of(",\r\n", at_), text_.size());
+        field = trimmed(text_.substr(at_, end - at_));
+        at_ = end;
+      }
+      fields.push_back(std::move(field));
+      if (at_ < text_.size() && text_[at_] == ',') {
+        ++at_;
+        continue;
+      }
+      end_of_line();
+      return State::record;
+    }
+  }
+
+ private:
+  bool quoted(std::string& field) {
+    for (++at_; at_ < text_.size(); ++at_) {
+      if (text_[at_] == '"') {
+        if (at_ + 1 >= text_.size() || text_[at_ + 1] != '"') {
+          ++at_;
+          return true;
+        }
+        ++at_;
+      }
+      if (text_[at_] == '\n') ++line_;
+      field += text_[at_];
+    }
+    return false;
+  }
+  void end_of_line() {
+    if (at_ < text_.size() && text_[at_] == '\r') ++at_;
+    if (at_ < text_.size() && text_[at_] == '\n') ++at_;
+    ++line_;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  std::uint64_t line_ = 1, record_line_ = 1;
+};
+
+// "1x2048x4096x1024" -> "2048x4096x1024". False: none.
+bool canonical_shape(std::string_view text, std::string& shape) {
+  shape.clear();
+  if (text.empty()) return true;
+  std::vector<std::int64_t> parts;
+  while (true) {
+    const std::size_t end = std::min(text.find_first_of("xX"), text.size());
+    std::int64_t value = 0;
+    if (read_int(trimmed(text.substr(0, end)), value) != NumberState::ok || value < 1 || parts.size() == 4)
+      return false;
+    parts.push_back(value);
+    if (end == text.size()) break;
+    text.remove_prefix(end + 1);
+  }
+  if (parts.size() == 2) return false;
+  for (std::size_t i = parts.size() == 4 && parts[0] == 1 ? 1 : 0; i < parts.size(); ++i)
+    shape += (shape.empty() ? "" : "x") + std::to_string(parts[i]);
+  return true;
+}
+
+std::string key(std::string_view kernel, std::string_view shape) {
+  std::string s(kernel);
+  s += '\0';
+  s += shape;
+  return s;
+}
+
+}  // namespace
+
+const CostRow* CostTable::lookup(std::string_view kernel, std::string_view shape) const {
+  auto at = index_.find(key(kernel, shape));
+  if (at == index_.end() && !shape.empty()) at = index_.find(key(kernel, {}));
+  return at == index_.end() ? nullptr : &rows_[at->second];
+}
+
+std::string shape_text(const WorkSize& size) {
+  const auto whole = [](double x) { return std::to_string(std::isfinite(x) && x < 9e18 ? std::llround(x) : 0); };
+  switch (size.kind) {
+    case WorkKind::gemm:
+    case WorkKind::attention:
+    case WorkKind::attention_backward: {
+      const std::string batch = size.batch == 1 ? "" : whole(size.batch) + "x";
+      return batch + whole(size.m) + "x" + whole(size.n) + "x" + whole(size.k);
+    }
+    case WorkKind::memory:
+      return whole(size.m * size.batch);
+    case WorkKind::fixed:
+    case WorkKind::unknown:
+      break;
+  }
+  return {};
+}
+
+Result<CostTable> parse_cost_table(std::string_view text, const std::string& where) {
+  constexpr std::array<std::string_view, 3> kColumns = {"kernel", "shape", "time_us"};
+  CostTable table;
+  CsvReader reader(text);
+  std::vector<std::string> fields;
+  std::array<std::size_t, 3> column = {};
+  std::size_t width = 0;
+  for (CsvReader::State state; (state = reader.next(fields)) != CsvReader::State::end;) {
+    const std::string here = at_line(where, reader.line());
+    if (state == CsvReader::State::open_quote) return fail("a quoted field has no end", here, "write \"\" for a quote");
+    if (state == CsvReader::State::stray_quote)
+      return fail("text after a quoted field", here, "write \"\" for a quote within one");
+    if (fields.size() == 1 && fields[0].empty()) continue;
+    if (width == 0) {
+      width = fields.size();
+      for (std::size_t c = 0; c < kColumns.size(); ++c) {
+        const auto found = std::find(fields.begin(), fields.end(), kColumns[c]);
+        if (found == fields.end())
+          return fail("no column " + std::string(kColumns[c]) + " in the header", here, std::string(kAdvice));
+        column[c] = static_cast<std::size_t>(found - fields.begin());
+      }
+      continue;
+    }
+    if (fields.size() != width)
+      return fail(std::to_string(fields.size()) + " fields, the header has " + std::to_string(width), here,
+                  "quote kernel names that have commas");
+    CostRow row;
+    row.kernel = fields[column[0]];
+    row.line = reader.line();
+    if (row.kernel.empty()) return fail("no kernel name", here, std::string(kAdvice));
+    if (!canonical_shape(fields[column[1]], row.shape))
+      return fail("'" + fields[column[1]] + "' is not a shape", here,
+                  "MxNxK or BxMxNxK, a number of elements, or empty for any");
+    double us = 0;
+    if (read_double(fields[column[2]], us) != NumberState::ok || us <= 0 || us > 1e12)
+      return fail("'" + fields[column[2]] + "' is not a time", here, "microseconds, above 0");
+    row.ns = us * 1e3;
+    const auto [at, is_new] = table.index_.try_emplace(key(row.kernel, row.shape), table.rows_.size());
+    if (!is_new)
+      return fail("the same kernel and shape as in line " + std::to_string(table.rows_[at->second].line), here,
+                  "keep one of them");
+    table.rows_.push_back(std::move(row));
+  }
+  if (width == 0) return fail("empty", where, std::string(kAdvice));
+  return table;
+}
+
+Result<CostTable> read_cost_table(const std::string& path) {
+  Result<SourcePtr> file = open_file(path);
+  if (!file) return tl::unexpected<Error>(file.error());
+  Result<SourcePtr> source = decompressed(std::move(*file), path);
+  if (!source) return tl::unexpected<Error>(source.error());
+  std::string text;
+  std::vector<char> block(std::size_t{1} << 16);
+  while (true) {
+    const Result<std::size_t> n = (*source)->read(block.data(), block.size());
+    if (!n) return tl::unexpected<Error>(n.error());
+    if (*n == 0) break;
+    text.append(block.data(), *n);
+    if (text.size() > kMostBytes) return fail("above 64 MiB", path, "a cost table has one row a kernel and shape");
+  }
+  const SourceTrouble trouble = (*source)->trouble();
+  if (trouble.kind != SourceTrouble::Kind::none) return fail(trouble.what, path, "the cost table is not whole");
+  return parse_cost_table(text, path);
+}
+
+}  // namespace orrery

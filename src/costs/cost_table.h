@@ -1,0 +1,49 @@
+// Times of kernels that the user states (--cost-table FILE.csv): they win over what the trace or facts say.
+//
+// Comma-separated values with a header; the columns `kernel`, `shape` and `time_us` in any order, others are ignored.
+// Fields with commas or quotes are quoted as usual ("..", "" for a quote).
+//   kernel   the kernel's whole name, as in the trace
+//   shape    GEMM: MxNxK, attention: QUERIESxKEYSxHEAD_DIM, both with a leading Bx where the batch (sequences * heads)
+//            is not 1; memory-bound kernels: number of elements; empty: any
+//   time_us  of one launch, microseconds, above 0
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "costs/kernels.h"
+
+namespace orrery {
+
+struct CostRow {
+  std::string kernel, shape;  // shape as shape_text writes it; empty = any
+  double ns = 0;
+  std::uint64_t line = 0;  // of the file, from 1
+};
+
+class CostTable {
+ public:
+  // The row of this kernel and shape, else the one of this kernel and any shape; nullptr = none.
+  const CostRow* lookup(std::string_view kernel, std::string_view shape) const;
+  const std::vector<CostRow>& rows() const { return rows_; }
+
+ private:
+  friend Result<CostTable> parse_cost_table(std::string_view text, const std::string& where);
+  std::vector<CostRow> rows_;
+  std::unordered_map<std::string, std::size_t> index_;  // kernel, a zero byte, shape -> row
+};
+
+// How the table writes a size; "" for kinds that have none (fixed, unknown).
+std::string shape_text(const WorkSize& size);
+
+// Errors, with the line: a column that is missing, a quote without end, a row of another number of fields, a shape or a
+// time that is none, two rows for the same kernel and shape.
+Result<CostTable> parse_cost_table(std::string_view text, const std::string& where);
+// "-" is standard input; gzip and zstd are unpacked. Errors: those above, a file that cannot be read or is above 64
+// MiB.
+Result<CostTable> read_cost_table(const std::string& path);
+
+}  // namespace orrery
