@@ -422,6 +422,9 @@ class Rebuilder {
           merged.lanes.name.push_back(text(t.lanes.name[i]));
         }
       }
+      std::vector<std::uint32_t> parts;
+      for (const std::uint32_t r : column.rank) parts.push_back(g.ranks[r].trace);
+      out->parts.push_back(std::move(parts));
       out->traces.ranks.push_back(std::move(merged));
     }
   }
@@ -731,6 +734,7 @@ class Rebuilder {
     if (!host && kind == PieceKind::bucket && !communicates) factor = rank.bucket_factor;
     if (!host && !rates.parameter.empty() && rates.parameter[item.node] != 0 && kind != PieceKind::bucket)
       factor = parameter_factor(rank, use.rank) * shard_factor();
+    if (!host && !rates.slow.empty() && !communicates) factor *= slowness(rank) / rates.slow[use.rank];
     if (factor != 1) took = std::llround(static_cast<double>(took) * factor);
     const bool meets = communicates && c.rows[item.comm].last != c.rows[item.comm].node;
     const std::uint32_t node = add_node(r, item, meets ? 0 : took, g.at_begin[item.node]);
@@ -764,6 +768,13 @@ class Rebuilder {
         break;
     }
     return now.layout.tp * now.layout.pp * now.layout.dp;
+  }
+
+  // A slow GPU stays where it was, whatever it is given to do.
+  double slowness(const NewRank& rank) const {
+    for (std::size_t r = 0; r < g.ranks.size(); ++r)
+      if (g.ranks[r].rank == rank.number) return rates.slow[r];
+    return 1;
   }
 
   // A sharded optimizer has a replica's share.

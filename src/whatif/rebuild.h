@@ -27,6 +27,7 @@ struct Rates {
   std::vector<std::uint8_t> parameter;  // 1: work over the stage's parameters (optimizer, zeroing); empty = none
   std::vector<float> ready;             // parameters whose gradient a task completes, as they will be; empty = none
   std::vector<float> ready_before;      // as they were
+  std::vector<double> slow;             // by rank: durations of its kernels over its peers'; empty = 1
   double host = 1;
 };
 
@@ -38,6 +39,7 @@ struct RebuildOptions {
 struct Rebuilt {
   TraceSet traces;  // names only: one row of `ranks` a column (the ranks of a pipeline) of the traced job
   GraphBuild build;
+  std::vector<std::vector<std::uint32_t>> parts;  // by row of `traces`: the rows of the traced job's that are in it
   std::uint64_t unlike = 0;           // waits that found no counterpart
   std::vector<std::string> modelled;  // what the traced job has nothing like
 };

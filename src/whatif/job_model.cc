@@ -1,0 +1,207 @@
+#include "whatif/job_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <unordered_map>
+
+#include "base/median.h"
+
+namespace orrery {
+namespace {
+
+std::string key_of(const Work& w) {
+  std::string key{static_cast<char>(w.kind), w.parameters ? '1' : '0'};
+  for (const Term* t : {&w.m, &w.n, &w.k, &w.batch}) {
+    key += std::to_string(t->factor) + ":";
+    for (const std::int8_t e : {t->seq, t->mbs, t->hidden, t->ffn, t->attn, t->qkv, t->heads, t->head_dim, t->vocab,
+                                t->tp, t->split})
+      key += static_cast<char>('a' + e);
+  }
+  return key;
+}
+
+WorkSize size_of(const Work& w, const Dims& d, int bytes) {
+  return {w.kind, w.m.value(d), w.n.value(d), w.k.value(d), w.batch.value(d), bytes};
+}
+
+// A weight's gradient: a product over the tokens.
+bool is_weight_gradient(const Work& w) {
+  return w.kind == WorkKind::gemm && !w.parameters && w.k.seq > 0 && w.m.seq == 0 && w.n.seq == 0 &&
+         w.batch == Term{};
+}
+
+// The schedule whose order of passes all ranks have.
+bool recognise_schedule(const Anatomy& anatomy, const GraphBuild& build, JobShape& shape) {
+  const JobLayout& l = shape.layout;
+  const std::int64_t stride = l.pipeline_outermost ? l.tp * l.dp : l.tp;
+  const std::int32_t passes = anatomy.ranks.front().passes;
+  for (const RankAnatomy& a : anatomy.ranks)
+    if (a.passes != passes) return false;
+  for (std::int32_t chunks = 1; chunks <= passes; ++chunks) {
+    if (passes % chunks != 0 || (chunks > 1 && l.pp == 1)) continue;
+    const auto kind = chunks == 1 ? ScheduleKind::one_f_one_b : ScheduleKind::interleaved;
+    const auto schedule = make_schedule(kind, static_cast<std::int32_t>(l.pp), chunks, passes / chunks);
+    if (!schedule) continue;
+    bool same = true;
+    for (std::uint32_t r = 0; r < anatomy.ranks.size() && same; ++r) {
+      const auto stage = static_cast<std::size_t>(build.graph.ranks[r].rank / stride % l.pp);
+      std::vector<std::uint8_t> order;
+      for (const Slot& slot : schedule->stage[stage])
+        if (slot.is_pass) order.push_back(slot.pass == Pass::forward ? 0 : 1);
+      same = order == anatomy.ranks[r].order;
+    }
+    if (!same) continue;
+    shape.schedule = kind;
+    shape.chunks = chunks;
+    shape.layout.num_microbatches = passes / chunks;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout, const Dims& given,
+                           const Overlap& overlap) {
+  JobModel job;
+  const ExecGraph& g = build.graph;
+  auto shape = recognise_model(traces, layout.tp, layout.dp, given);
+  if (!shape) return tl::unexpected(shape.error());
+  job.shape = std::move(*shape);
+  std::vector<TaskWork> works;
+  for (const RankTrace& t : traces.ranks) works.push_back(recognise_work(t, job.shape));
+  const auto work_of = [&](std::uint32_t n) -> const Work* {
+    const TaskWork& w = works[g.ranks[g.rank[n]].trace];
+    const std::uint32_t op = raw(g.source[n]);
+    if (op >= w.of_op.size() || w.of_op[op] == kNone) return nullptr;
+    return &w.kinds[w.of_op[op]];
+  };
+  job.parameter.assign(g.size(), 0);
+  std::vector<std::uint8_t> packs(g.size(), 0);
+  std::unordered_map<std::string, std::uint32_t> kinds, names;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> rows;
+  std::vector<std::vector<double>> times;
+  job.sample_of.assign(g.size(), kNone);
+  std::vector<std::vector<std::uint32_t>> kind_row(works.size()), name_row(works.size());
+  double known = 0, all = 0;
+  for (std::uint32_t n = 0; n < g.size(); ++n) {
+    const NodeKind kind = g.kind[n];
+    if (kind != NodeKind::kernel && kind != NodeKind::memcpy && kind != NodeKind::memset) continue;
+    const std::uint32_t trace = g.ranks[g.rank[n]].trace;
+    const RankTrace& t = traces.ranks[trace];
+    const Work* w = work_of(n);
+    if (kind == NodeKind::kernel) all += static_cast<double>(g.duration[n]);
+    if (w == nullptr) continue;
+    if (kind == NodeKind::kernel && w->kind != WorkKind::unknown) known += static_cast<double>(g.duration[n]);
+    job.parameter[n] = w->parameters;
+    packs[n] = w->parameters;
+    if (w->kind == WorkKind::unknown || w->kind == WorkKind::fixed || w->parameters) continue;
+    auto& kr = kind_row[trace];
+    if (kr.empty()) kr.assign(works[trace].kinds.size(), kNone);
+    std::uint32_t& kind_id = kr[works[trace].of_op[raw(g.source[n])]];
+    if (kind_id == kNone) kind_id = kinds.try_emplace(key_of(*w), static_cast<std::uint32_t>(kinds.size())).first->second;
+    auto& nr = name_row[trace];
+    if (nr.empty()) nr.assign(t.strings.size(), kNone);
+    std::uint32_t& name_id = nr[raw(t.ops.name[raw(g.source[n])])];
+    if (name_id == kNone)
+      name_id = names.try_emplace(std::string(t.name_of(g.source[n])), static_cast<std::uint32_t>(names.size())).first->second;
+    const auto [it, fresh] = rows.try_emplace({name_id, kind_id}, static_cast<std::uint32_t>(job.samples.size()));
+    if (fresh) {
+      KernelSample s;
+      s.name = name_id;
+      s.role = kind_id;
+      job.samples.push_back(s);
+      job.work.push_back(*w);
+      times.emplace_back();
+    }
+    job.sample_of[n] = it->second;
+    double alone = static_cast<double>(g.duration[n]);
+    const std::uint32_t op = raw(g.source[n]);
+    if (trace < overlap.of_trace.size() && op < overlap.of_trace[trace].size()) {
+      const Overlap::Row& o = overlap.of_trace[trace][op];
+      alone *= 1 - static_cast<double>(o.cost * o.share);
+    }
+    times[it->second].push_back(alone);
+  }
+  job.unknown_pct = all > 0 ? 100 * (1 - known / all) : 0;
+
+  job.base.layout = layout;
+  job.base.dims = job.shape.dims;
+  job.base.dims.tp = static_cast<double>(layout.tp);
+  job.base.dims.dp = static_cast<double>(layout.dp);
+  job.base.gated_mlp = job.shape.gated_mlp;
+  auto program = learn_program(traces, build, layout, &packs);
+  if (!program) return tl::unexpected(program.error());
+  job.program = std::move(*program);
+  if (!recognise_schedule(job.program.anatomy, build, job.base))
+    return fail("the schedule cannot be told: the passes of the stages are in no order of 1F1B or interleaved 1F1B");
+  job.base.layout.layers =
+      job.program.anatomy.ranks.front().layers * job.base.chunks * static_cast<std::int64_t>(layout.pp);
+
+  const int bytes = job.shape.dtype_bytes > 0 ? static_cast<int>(job.shape.dtype_bytes) : 2;
+  for (std::size_t s = 0; s < job.samples.size(); ++s) {
+    KernelSample& sample = job.samples[s];
+    sample.size = size_of(job.work[s], job.base.dims, bytes);
+    auto& t = times[s];
+    sample.count = static_cast<double>(t.size());
+    const auto mid = t.begin() + static_cast<std::ptrdiff_t>(t.size() / 2);
+    std::nth_element(t.begin(), mid, t.end());
+    sample.ns = *mid;
+    double sum = 0;
+    for (const double x : t) sum += std::abs(x / sample.ns - 1);
+    sample.spread = 1.25 * sum / sample.count;
+  }
+  const GpuFacts* gpu = nullptr;
+  for (const RankTrace& t : traces.ranks)
+    for (const Device& d : t.devices)
+      if (gpu == nullptr) gpu = find_gpu(d.name);
+  job.costs = KernelCosts::learn(job.samples, gpu);
+  job.net = learn_network(traces, build, job.base.layout);
+  job.slow.assign(g.ranks.size(), 1);
+  for (const Straggler& s : find_stragglers(traces, build))
+    if (s.kind == StragglerKind::compute) job.slow[s.rank] = s.slower;
+  return job;
+}
+
+Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& next, RatesError& error) {
+  Rates rates;
+  const ExecGraph& g = build.graph;
+  const int bytes = job.shape.dtype_bytes > 0 ? static_cast<int>(job.shape.dtype_bytes) : 2;
+  std::vector<double> factor(job.samples.size(), 1), relative(job.samples.size(), 0), total(job.samples.size(), 0);
+  std::vector<float> ready(job.samples.size(), 0), ready_before(job.samples.size(), 0);
+  for (std::size_t s = 0; s < job.samples.size(); ++s) {
+    const WorkSize now = size_of(job.work[s], next.dims, bytes);
+    if (is_weight_gradient(job.work[s])) {
+      ready[s] = static_cast<float>(now.m * now.n);
+      ready_before[s] = static_cast<float>(job.samples[s].size.m * job.samples[s].size.n);
+    }
+    if (now == job.samples[s].size) continue;
+    const KernelCosts::Estimate e = job.costs.rescale(job.samples[s], now);
+    if (e.ns <= 0 || job.samples[s].ns <= 0) continue;
+    factor[s] = e.ns / job.samples[s].ns;
+    relative[s] = e.relative_error;
+    if (e.from_facts) error.from_facts += 1;
+  }
+  rates.factor.assign(g.size(), 1);
+  rates.ready.assign(g.size(), 0);
+  rates.ready_before.assign(g.size(), 0);
+  double all = 0;
+  for (std::uint32_t n = 0; n < g.size(); ++n) {
+    const std::uint32_t s = job.sample_of[n];
+    if (s == kNone) continue;
+    rates.factor[n] = static_cast<float>(factor[s]);
+    rates.ready[n] = ready[s];
+    rates.ready_before[n] = ready_before[s];
+    total[s] += static_cast<double>(g.duration[n]) * factor[s];
+    all += static_cast<double>(g.duration[n]) * factor[s];
+  }
+  double sum = 0;
+  for (std::size_t s = 0; s < job.samples.size(); ++s) sum += std::pow(total[s] * relative[s], 2);
+  error.relative = all > 0 ? std::sqrt(sum) / all : 0;
+  rates.parameter = job.parameter;
+  rates.slow = job.slow;
+  return rates;
+}
+
+}  // namespace orrery
