@@ -42,9 +42,9 @@ constexpr double kSmooth = 0.06;     // what goes with the size
 constexpr double kIrregular = 0.03;  // what each size has for itself
 constexpr double kRole = 0.015;      // what two kernels of one size differ by
 constexpr double kMean = 0.25;       // what GPUs and jobs differ by
-constexpr double kLength = 2.5;      // of a change of size, in units of log e, over which they have something in common
+constexpr double kLength = 1.5;      // of a change of size, in units of log e, over which they have something in common
 constexpr double kCarry = 0.7;       // the same for what is a kernel's own
-constexpr double kPriorExcess = 1.6;  // of errors over what the above would make of them, before the trace says
+constexpr double kPriorExcess = 1.7;  // of errors over what the above would make of them, before the trace says
 constexpr double kPriorGemms = 8;     // how many GEMMs that is worth
 constexpr std::size_t kPoints = 32;   // the sizes that take the most time
 constexpr std::size_t kAnchors = 12;
@@ -158,6 +158,9 @@ std::size_t precision(const WorkSize& s) {
 std::uint64_t key(std::uint32_t name, WorkKind kind) {
   return (static_cast<std::uint64_t>(name) << 8) | static_cast<std::uint64_t>(kind);
 }
+
+// Correlation at a squared distance: rational quadratic, which needs no exponential.
+double alike_at(double squared) { return 1 / (1 + squared / (2 * kLength * kLength)); }
 
 void features(const WorkSize& s, double* x) {
   const double m = std::log(s.m), n = std::log(s.n);
@@ -274,7 +277,7 @@ void KernelCosts::fit_gemms(std::span<const KernelSample> samples) {
       for (int f = 0; f < kFeatures; ++f)
         d += (points_[i].x[f] - points_[j].x[f]) * (points_[i].x[f] - points_[j].x[f]);
       const bool alike = precision(points_[i].size) == precision(points_[j].size);
-      double v = alike ? kSmooth * kSmooth * std::exp(-std::sqrt(d) / kLength) : 0;
+      double v = alike ? kSmooth * kSmooth * alike_at(d) : 0;
       if (i == j) v += points_[i].noise;
       for (std::size_t t = 0; t < j; ++t) v -= l[i * count + t] * l[j * count + t];
       l[i * count + j] = i == j ? std::sqrt(std::max(v, 1e-9)) : v / l[j * count + j];
@@ -318,7 +321,7 @@ KernelCosts::Residual KernelCosts::residual(const WorkSize& size) const {
     if (precision(p.size) != of) continue;
     double d = 0;
     for (int f = 0; f < kFeatures; ++f) d += (x[f] - p.x[f]) * (x[f] - p.x[f]);
-    const double alike = std::exp(-std::sqrt(d) / kLength);
+    const double alike = alike_at(d);
     r.similarity = std::max(r.similarity, alike);
     r.smooth += p.alpha * kSmooth * kSmooth * alike;
     if (d == 0 && s == p.size) r.seen = true, r.irregular = p.alpha * kIrregular * kIrregular;
@@ -376,9 +379,11 @@ KernelCosts::Estimate KernelCosts::rescale_gemm(const KernelSample& base, const 
 KernelCosts::Estimate KernelCosts::rescale_anchored(const KernelSample& base, const WorkSize& now) const {
   const WorkSize from = sane(base.size), to = sane(now);
   const bool memory = from.kind == WorkKind::memory;
-  const double per_log = memory ? 0.06 : 0.04;
+  // Of GPUs with faster SMs less is known: their attention kernels differ more.
+  const double sm = memory || sms_ == 0 ? 1 : std::max(1.0, std::sqrt(peak_ / sms_ / kAttentionRampSm));
+  const double at_once = 0.025 * sm, per_log = memory ? 0.06 : 0.04 * sm;
   const auto variance = [&](double d, double noise) {
-    return noise * noise + (0.025 * 0.025) * std::min(1.0, d * d / 0.01) + per_log * per_log * d * d;
+    return noise * noise + at_once * at_once * std::min(1.0, d * d / 0.01) + per_log * per_log * d * d;
   };
   const Logs log_from = logs(from), log_to = logs(to);
   const double log_base = std::log(base.ns);
