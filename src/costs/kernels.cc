@@ -42,20 +42,21 @@ constexpr double kSmooth = 0.06;     // what goes with the size
 constexpr double kIrregular = 0.03;  // what each size has for itself
 constexpr double kRole = 0.015;      // what two kernels of one size differ by
 constexpr double kMean = 0.25;       // what GPUs and jobs differ by
-constexpr double kLength = 2.5;      // of a change of size, in units of log e, over which they have something in common
+constexpr double kLength = 1.5;      // of a change of size, in units of log e, over which they have something in common
 constexpr double kCarry = 0.7;       // the same for what is a kernel's own
-constexpr double kPriorExcess = 1.6;  // of errors over what the above would make of them, before the trace says
+constexpr double kPriorExcess = 1.7;  // of errors over what the above would make of them, before the trace says
 constexpr double kPriorGemms = 8;     // how many GEMMs that is worth
-constexpr std::size_t kPoints = 48;   // the sizes that take the most time
-constexpr std::size_t kAnchors = 16;
+constexpr std::size_t kPoints = 32;   // the sizes that take the most time
+constexpr std::size_t kAnchors = 12;
 
 double smooth_max(double a, double b) { return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b)); }
 
 struct TileSize {
   double m, n;
+  double halvings;  // of 256 x 128
 };
 constexpr std::array<TileSize, 7> kTiles = {
-    {{256, 128}, {128, 256}, {128, 128}, {256, 64}, {128, 64}, {64, 128}, {64, 64}}};
+    {{256, 128, 0}, {128, 256, 0}, {128, 128, 1}, {256, 64, 1}, {128, 64, 2}, {64, 128, 2}, {64, 64, 3}}};
 
 // Waves that `blocks` take over the SMs: whole ones to a degree.
 double waves(double blocks, int sms, double whole, double part) {
@@ -70,9 +71,8 @@ double tile_loss(const WorkSize& s, int sms) {
   double best = std::numeric_limits<double>::infinity();
   for (const TileSize& t : kTiles) {
     const double tiles = std::ceil(s.m / t.m) * std::ceil(s.n / t.n) * s.batch;
-    const double halvings = std::log2(256 * 128 / (t.m * t.n));
     const double whole = std::ceil(tiles / sms) + kTail;
-    const double time = whole * t.m * t.n * (1 + kTilePenalty * halvings);
+    const double time = whole * t.m * t.n * (1 + kTilePenalty * t.halvings);
     best = std::min(best, time);
   }
   const double ideal = s.m * s.n * s.batch / sms;
@@ -123,8 +123,8 @@ bool usable(const KernelSample& s) { return std::isfinite(s.ns) && s.ns > 0; }
 
 // Relative error of the median of its durations.
 double noise_of(const KernelSample& s) {
-  if (!std::isfinite(s.spread) || !(s.count >= 1)) return 0.1;
-  return std::clamp(s.spread, 0.0, 1.0) / std::sqrt(s.count);
+  if (!std::isfinite(s.spread)) return 0.1;
+  return std::clamp(s.spread, 0.0, 1.0) / (s.count > 1 ? std::sqrt(s.count) : 1);
 }
 
 WorkSize folded(WorkSize s) {
@@ -139,11 +139,15 @@ double without_cache(double t) {
   return t < knee ? t / (1 - kCacheGain) : t + kCacheGain * kCacheNs;
 }
 
-double distance(const WorkSize& a, const WorkSize& b) {
-  if (a.kind == WorkKind::memory) return std::abs(std::log(a.m * a.batch / (b.m * b.batch)));
-  const double m = std::log(a.m / b.m), n = std::log(a.n / b.n), k = std::log(a.k / b.k),
-               batch = std::log(a.batch / b.batch);
-  return std::sqrt(m * m + n * n + k * k + batch * batch);
+using Logs = std::array<double, 4>;
+Logs logs(const WorkSize& s) {
+  if (s.kind == WorkKind::memory) return {std::log(s.m * s.batch)};
+  return {std::log(s.m), std::log(s.n), std::log(s.k), std::log(s.batch)};
+}
+double distance(const Logs& a, const Logs& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(sum);
 }
 
 // GEMMs of one precision are alike, others are not.
@@ -154,6 +158,9 @@ std::size_t precision(const WorkSize& s) {
 std::uint64_t key(std::uint32_t name, WorkKind kind) {
   return (static_cast<std::uint64_t>(name) << 8) | static_cast<std::uint64_t>(kind);
 }
+
+// Correlation at a squared distance: rational quadratic, which needs no exponential.
+double alike_at(double squared) { return 1 / (1 + squared / (2 * kLength * kLength)); }
 
 void features(const WorkSize& s, double* x) {
   const double m = std::log(s.m), n = std::log(s.n);
@@ -193,17 +200,15 @@ double KernelCosts::law_ns(const WorkSize& s) const {
   return 0;
 }
 
-// `ns` at the size `from`, by the law alone, at `to`.
-double KernelCosts::scaled_ns(const WorkSize& from, double ns, const WorkSize& to) const {
-  if (from.kind != WorkKind::memory) return ns * law_ns(to) / law_ns(from);
+// `ns` at `from`, a memory-bound kernel, by the law alone at `to`.
+double KernelCosts::scaled_memory_ns(const WorkSize& from, double ns, const WorkSize& to) const {
   const double ratio = to.m * to.batch * to.bytes_per_element / (from.m * from.batch * from.bytes_per_element);
   // What goes with the size: what exceeds the overhead, a tenth at least; of a kernel that hardly does, no more than so
   // many bytes can take.
   double varies = std::max(ns - overhead_ns_, 0.1 * ns);
   if (ns < 1.5 * overhead_ns_)
     varies = std::min(varies, kMostBytes * from.m * from.batch / (bandwidth_ > 0 ? bandwidth_ : kSlowBandwidth));
-  const double overhead = ns - varies;
-  return overhead + with_cache(ratio * without_cache(ns - overhead));
+  return ns - varies + with_cache(ratio * without_cache(varies));
 }
 
 KernelCosts KernelCosts::learn(std::span<const KernelSample> samples, const GpuFacts* gpu) {
@@ -272,7 +277,7 @@ void KernelCosts::fit_gemms(std::span<const KernelSample> samples) {
       for (int f = 0; f < kFeatures; ++f)
         d += (points_[i].x[f] - points_[j].x[f]) * (points_[i].x[f] - points_[j].x[f]);
       const bool alike = precision(points_[i].size) == precision(points_[j].size);
-      double v = alike ? kSmooth * kSmooth * std::exp(-std::sqrt(d) / kLength) : 0;
+      double v = alike ? kSmooth * kSmooth * alike_at(d) : 0;
       if (i == j) v += points_[i].noise;
       for (std::size_t t = 0; t < j; ++t) v -= l[i * count + t] * l[j * count + t];
       l[i * count + j] = i == j ? std::sqrt(std::max(v, 1e-9)) : v / l[j * count + j];
@@ -286,14 +291,14 @@ void KernelCosts::fit_gemms(std::span<const KernelSample> samples) {
   std::vector<double> column(count);
   double excess = kPriorGemms * kPriorExcess * kPriorExcess;
   const auto inverse_diagonal = [&](std::size_t i) {  // of K: a squared column of the inverse of its factor
-    double sum = 0;
+    double squares = 0;
     for (std::size_t r = i; r < count; ++r) {
       double v = r == i ? 1 : 0;
       for (std::size_t t = i; t < r; ++t) v -= l[r * count + t] * column[t];
       column[r] = v / l[r * count + r];
-      sum += column[r] * column[r];
+      squares += column[r] * column[r];
     }
-    return sum;
+    return squares;
   };
   for (std::size_t i = count; i-- > 0;) {
     double v = points_[i].alpha;
@@ -316,7 +321,7 @@ KernelCosts::Residual KernelCosts::residual(const WorkSize& size) const {
     if (precision(p.size) != of) continue;
     double d = 0;
     for (int f = 0; f < kFeatures; ++f) d += (x[f] - p.x[f]) * (x[f] - p.x[f]);
-    const double alike = std::exp(-std::sqrt(d) / kLength);
+    const double alike = alike_at(d);
     r.similarity = std::max(r.similarity, alike);
     r.smooth += p.alpha * kSmooth * kSmooth * alike;
     if (d == 0 && s == p.size) r.seen = true, r.irregular = p.alpha * kIrregular * kIrregular;
@@ -348,7 +353,8 @@ void KernelCosts::fit_anchors(std::span<const KernelSample> samples) {
     std::vector<Anchor>& of = anchors_[key(s.name, size.kind)];
     const auto same = std::find_if(
         of.begin(), of.end(), [&](const Anchor& a) { return a.size == size && std::abs(a.ns - s.ns) < 0.02 * s.ns; });
-    if (same == of.end() && of.size() < kAnchors) of.push_back({size, s.ns, noise});
+    if (same == of.end() && of.size() < kAnchors)
+      of.push_back({size, logs(size), s.ns, std::log(s.ns / std::max(law_ns(size), 1e-9)), noise});
   }
   if (weights[0] > 0) attention_ = std::exp(log_sum[0] / weights[0]);
   if (weights[1] > 0) attention_backward_ = std::exp(log_sum[1] / weights[1]);
@@ -359,34 +365,43 @@ KernelCosts::Estimate KernelCosts::rescale_gemm(const KernelSample& base, const 
   const Residual r_from = residual(from), r_to = residual(to);
   // What the base has for itself, its size included, fades; where the trace has the new size, that is known and only
   // what the base's role has for itself is left.
-  const double d = distance(from, to), carry = std::exp(-d / kCarry);
+  const double d = distance(logs(folded(from)), logs(folded(to))), carry = std::exp(-d / kCarry);
   double own = std::log(base.ns / law_ns(from)) - r_from.smooth;
   if (r_to.seen) own -= r_from.irregular;
   const double ns = law_ns(to) * std::exp(r_to.smooth + r_to.irregular + own * carry);
   const double irregular = r_to.seen ? kRole : kIrregular;
   const double unknown = irregular * irregular + kSmooth * kSmooth * (1 - r_to.similarity);
-  const double variance = gemm_excess_ * gemm_excess_ * unknown * (1 - std::pow(carry, 4)) +
+  const double variance = gemm_excess_ * gemm_excess_ * unknown * (1 - carry * carry * carry * carry) +
                           noise_of(base) * noise_of(base) + 0.01 * 0.01 * d * d;
   return {ns, std::sqrt(variance), false};
 }
 
 KernelCosts::Estimate KernelCosts::rescale_anchored(const KernelSample& base, const WorkSize& now) const {
   const WorkSize from = sane(base.size), to = sane(now);
-  const double per_log = from.kind == WorkKind::memory ? 0.06 : 0.04;
+  const bool memory = from.kind == WorkKind::memory;
+  // Of GPUs with faster SMs less is known: their attention kernels differ more.
+  const double sm = memory || sms_ == 0 ? 1 : std::max(1.0, std::sqrt(peak_ / sms_ / kAttentionRampSm));
+  const double at_once = 0.025 * sm, per_log = memory ? 0.06 : 0.04 * sm;
   const auto variance = [&](double d, double noise) {
-    return noise * noise + (0.025 * 0.025) * std::min(1.0, d * d / 0.01) + per_log * per_log * d * d;
+    return noise * noise + at_once * at_once * std::min(1.0, d * d / 0.01) + per_log * per_log * d * d;
   };
-  const double own_variance = variance(distance(from, to), noise_of(base));
+  const Logs log_from = logs(from), log_to = logs(to);
+  const double log_base = std::log(base.ns);
+  const double law_from = memory ? 0 : std::log(law_ns(from)), law_to = memory ? 0 : std::log(law_ns(to));
+  const double own_variance = variance(distance(log_from, log_to), noise_of(base));
   double weight = 1 / std::max(own_variance, 1e-8);
-  double log_sum = weight * std::log(scaled_ns(from, base.ns, to));
+  double log_sum = weight * (memory ? std::log(scaled_memory_ns(from, base.ns, to)) : log_base + law_to - law_from);
   const auto at = anchors_.find(key(base.name, from.kind));
   if (at != anchors_.end())
     for (const Anchor& a : at->second) {
       if (a.size == from) continue;
-      // One that does other work for the same elements says so at the size of the base.
-      const double mismatch = std::log(scaled_ns(a.size, a.ns, from) / base.ns);
-      const double w = 1 / std::max(variance(distance(a.size, to), a.noise) + mismatch * mismatch + 1e-4, 1e-8);
-      log_sum += w * std::log(scaled_ns(a.size, a.ns, to));
+      // One that does other work for the same elements says so at the size of the base: by more than sizes explain.
+      const double at_base = memory ? std::log(scaled_memory_ns(a.size, a.ns, from)) : a.log_over_law + law_from;
+      const double at_now = memory ? std::log(scaled_memory_ns(a.size, a.ns, to)) : a.log_over_law + law_to;
+      const double apart = at_base - log_base, d = distance(a.log, log_from);
+      const double other = std::max(0.0, apart * apart - 4 * per_log * per_log * d * d);
+      const double w = 1 / (variance(distance(a.log, log_to), a.noise) + other + 1e-4);
+      log_sum += w * at_now;
       weight += w;
     }
   return {std::exp(log_sum / weight), std::sqrt(std::min(own_variance, 2 / weight)), false};

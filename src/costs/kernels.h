@@ -66,7 +66,8 @@ class KernelCosts {
   };
   struct Anchor {  // one size of a kernel by name
     WorkSize size;
-    double ns = 0;
+    std::array<double, 4> log = {};  // of its dimensions
+    double ns = 0, log_over_law = 0;
     double noise = 0;  // relative error of ns
   };
 
@@ -77,7 +78,7 @@ class KernelCosts {
     bool seen = false;
   };
   double law_ns(const WorkSize& size) const;
-  double scaled_ns(const WorkSize& from, double ns, const WorkSize& to) const;
+  double scaled_memory_ns(const WorkSize& from, double ns, const WorkSize& to) const;
   Residual residual(const WorkSize& size) const;
   void fit_gemms(std::span<const KernelSample> samples);
   void fit_anchors(std::span<const KernelSample> samples);
