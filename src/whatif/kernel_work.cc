@@ -63,6 +63,11 @@ struct Sizes {
     scores.mbs = scores.heads = 1;
     scores.seq = 2, scores.tp = -1;
   }
+  // Rows of an activation of width `x`, the likelier first: outside of tensor-parallel regions, where the width is
+  // whole, they may be split by sequence.
+  std::array<Term, 2> rows(const Term& x) const {
+    return x == hidden ? std::array<Term, 2>{split_tokens, tokens} : std::array<Term, 2>{tokens, split_tokens};
+  }
   double value(const Term& t) const { return t.value(dims); }
   bool is(const Term& t, double x) const { return std::abs(t.value(dims) - x) < 0.5 && x >= 1; }
 };
@@ -149,7 +154,7 @@ class Recogniser {
  private:
   struct Region {  // what the last linear layer or attention ahead of a task leaves
     Place last = Place::none;
-    double in = 0, out = 0;
+    bool table = false;  // an embedding's backward pass: what follows is its table's gradient
   };
   struct Site {
     const Launch* l = nullptr;
@@ -171,7 +176,9 @@ class Recogniser {
   std::optional<Term> of_tensor(const Tensor& t, const Site& s) const;
   std::optional<Term> of_count(double n, const Site& s) const;
   std::optional<Term> of_grid(const Site& s) const;
-  std::optional<Term> weight(const Tensor& t, const std::vector<Term>& w) const;
+  std::vector<Term> weights(const Region& r) const;
+  std::optional<Term> weight(const Tensor& t, const Region& r) const;
+  Term table_of_positions() const;
   bool covers(const Site& s, const Term& t) const;
   std::optional<Term> near_grid(const Site& s) const;
   Region& region(const Launch& l) { return regions_[raw(l.lane) * 2 + (l.backward ? 1 : 0)]; }
@@ -355,16 +362,35 @@ bool Recogniser::covers(const Site& s, const Term& t) const {
   return blocks(s.kernel.per_thread) || ((s.kernel.flags & KernelName::flexible) != 0 && blocks(8));
 }
 
+Term Recogniser::table_of_positions() const {
+  const auto rows = static_cast<double>(m_.positions);
+  return (z_.is(z_.seq, rows) ? z_.seq : constant(rows)) * z_.hidden;
+}
+
+// Elements of weights, the likeliest at this place first.
+std::vector<Term> Recogniser::weights(const Region& r) const {
+  std::vector<Term> out;
+  if (r.table && m_.positions > 0) out.push_back(table_of_positions());
+  if (r.table) out.push_back(z_.vocab * z_.hidden);
+  for (const Place p : {r.last, Place::fc1, Place::fc2, Place::qkv, Place::proj, Place::head, Place::q, Place::kv}) {
+    if (p != Place::none && p != Place::attention) out.push_back(width_of(p, true) * width_of(p, false));
+  }
+  if (!r.table && m_.positions > 0) out.push_back(table_of_positions());
+  return out;
+}
+
 // [out, in] of a weight, or of its gradient.
-std::optional<Term> Recogniser::weight(const Tensor& t, const std::vector<Term>& w) const {
+std::optional<Term> Recogniser::weight(const Tensor& t, const Region& r) const {
   if (t.size() != 2) return {};
   const auto rows = static_cast<double>(t[0]), columns = static_cast<double>(t[1]);
-  for (const Place p : {Place::fc1, Place::fc2, Place::qkv, Place::proj, Place::head, Place::q, Place::kv}) {
+  const bool positions = m_.positions == t[0] && z_.is(z_.hidden, columns);
+  if (r.table && positions) return table_of_positions();
+  for (const Place p : {r.last, Place::fc1, Place::fc2, Place::qkv, Place::proj, Place::head, Place::q, Place::kv}) {
+    if (p == Place::none || p == Place::attention) continue;
     const Term in = width_of(p, false), out = width_of(p, true);
     if ((z_.is(out, rows) && z_.is(in, columns)) || (z_.is(in, rows) && z_.is(out, columns))) return out * in;
   }
-  for (const Term& x : w)
-    if (z_.is(x, columns) && m_.positions == t[0]) return (z_.is(z_.seq, rows) ? z_.seq : constant(rows)) * x;
+  if (positions) return table_of_positions();
   return {};
 }
 
@@ -378,7 +404,7 @@ std::optional<Term> Recogniser::of_tensor(const Tensor& t, const Site& s) const 
   auto add = [&](const Term& x) {
     if (ok(x)) found.push_back(x);
   };
-  const std::array<Term, 2> leads = {z_.split_tokens, z_.tokens};
+  const std::array<Term, 2> leads = z_.rows(z_.one);
   if (t.size() == 1) {
     if (s.parameter)
       for (const Term& x : w) add(x);
@@ -386,7 +412,7 @@ std::optional<Term> Recogniser::of_tensor(const Tensor& t, const Site& s) const 
     for (const Term& x : w) add(x);
   } else {
     if (s.parameter)
-      if (const auto x = weight(t, w)) add(*x);
+      if (const auto x = weight(t, region(l))) add(*x);
     if (t.size() >= 3 && t[t.size() - 1] == t[t.size() - 2] && z_.is(z_.seq, static_cast<double>(t.back()))) {
       if (n == z_.value(z_.scores)) add(z_.scores);
       if (t.size() == 4 && t[1] == 1) {
@@ -401,8 +427,8 @@ std::optional<Term> Recogniser::of_tensor(const Tensor& t, const Site& s) const 
     for (const double last : {static_cast<double>(t.back()), static_cast<double>(t.back() * t[t.size() - 2])})
       for (const Term& x : w)
         if (z_.is(x, last))
-          for (const Term& lead : leads) add(lead * x);
-    if (const auto x = weight(t, w)) add(*x);
+          for (const Term& lead : z_.rows(x)) add(lead * x);
+    if (const auto x = weight(t, region(l))) add(*x);
   }
   if (!found.empty()) return found.front();
   return of_count(n, s);
@@ -416,17 +442,13 @@ std::optional<Term> Recogniser::of_count(double n, const Site& s) const {
   if (s.parameter) {
     for (const Term& x : w)
       if (ok(x)) return x;
-    for (const Place p : {Place::head, Place::fc1, Place::fc2, Place::qkv, Place::proj, Place::q, Place::kv})
-      if (const Term x = width_of(p, true) * width_of(p, false); ok(x)) return x;
-    if (m_.positions > 0) {
-      const auto rows = static_cast<double>(m_.positions);
-      if (const Term x = (z_.is(z_.seq, rows) ? z_.seq : constant(rows)) * z_.hidden; ok(x)) return x;
-    }
+    for (const Term& x : weights(region(l)))
+      if (ok(x)) return x;
   }
   const bool scores_first = region(l).last == Place::attention && !m_.flash_attention;
   if (scores_first && ok(z_.scores)) return z_.scores;
   for (const Term& x : w)
-    for (const Term& lead : {z_.split_tokens, z_.tokens})
+    for (const Term& lead : z_.rows(x))
       if (const Term y = lead * x; ok(y)) return y;
   for (const Term& x : {z_.scores, z_.seq * z_.seq, z_.seq * z_.head_dim})
     if (ok(x)) return x;
@@ -450,7 +472,7 @@ std::optional<Term> Recogniser::of_grid(const Site& s) const {
   const bool scores_first = region(l).last == Place::attention && !m_.flash_attention;
   if (scores_first && ok(z_.scores)) return z_.scores;
   for (const Term& x : w)
-    for (const Term& lead : {z_.split_tokens, z_.tokens})
+    for (const Term& lead : z_.rows(x))
       if (ok(lead * x)) return lead * x;
   for (const Term& x : {z_.scores, z_.seq * z_.seq})
     if (ok(x)) return x;
@@ -462,7 +484,7 @@ std::optional<Term> Recogniser::near_grid(const Site& s) const {
   const std::vector<Term> w = widths(region(*s.l), s.l->backward);
   const double least = s.grid * s.threads, most = least * 16;
   for (const Term& x : w) {
-    for (const Term& lead : {z_.split_tokens, z_.tokens}) {
+    for (const Term& lead : z_.rows(x)) {
       const Term t = s.parameter ? x : lead * x;
       if (z_.value(t) > least && z_.value(t) <= most) return t;
     }
@@ -580,7 +602,7 @@ Work Recogniser::memory_work(const Site& s, std::uint32_t launch) {
 }
 
 void Recogniser::enter(const Launch& l, Place p) {
-  if (p != Place::none) region(l).last = p;
+  if (p != Place::none) region(l) = {p, false};
 }
 
 Work Recogniser::work_of(std::uint32_t n) {
@@ -599,7 +621,10 @@ Work Recogniser::work_of(std::uint32_t n) {
   }
   for (std::uint32_t p = l.op; p != kNone; p = o_.parent[p]) s.chain |= o_.flags(p);
   s.parameter = (s.chain & (F::accumulate | F::optimizer)) != 0;
-  if (!l.backward && (s.chain & F::embedding) != 0) region(l).last = Place::none;
+  if ((s.chain & F::embedding) != 0) {
+    if (!l.backward) region(l).last = Place::none;
+    region(l).table = true;
+  }
   if (ops.kind[l.task] != OpKind::kernel) {
     const double bytes = ops.extra[l.task] == kNone ? -1 : static_cast<double>(t_.copy_args.bytes[ops.extra[l.task]]);
     s.parameter = s.parameter || (l.backward && (s.chain & F::embedding) != 0);
