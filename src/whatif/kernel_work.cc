@@ -154,6 +154,7 @@ class Recogniser {
  private:
   struct Region {  // what the last linear layer or attention ahead of a task leaves
     Place last = Place::none;
+    bool scores = false;  // of unfused attention: the last product made scores
     bool table = false;  // an embedding's backward pass: what follows is its table's gradient
   };
   struct Site {
@@ -239,7 +240,11 @@ Work Recogniser::linear_work(const Launch& l, const Anchor& a) {
   auto agrees = [&] {
     if (g.m == 0) return z_.value(w.m) >= 1 && z_.value(w.n) >= 1 && z_.value(w.k) >= 1;
     const auto m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
-    return z_.is(w.k, k) && ((z_.is(w.m, m) && z_.is(w.n, n)) || (z_.is(w.m, n) && z_.is(w.n, m)));
+    if (!z_.is(w.k, k)) return false;
+    if (z_.is(w.m, m) && z_.is(w.n, n)) return true;
+    if (!z_.is(w.m, n) || !z_.is(w.n, m)) return false;
+    std::swap(w.m, w.n);  // weights may lie the other way round
+    return true;
   };
   auto attempt = [&](Place p, const Term& out) {
     for (const Term& tokens : {z_.tokens, z_.split_tokens}) {
@@ -299,12 +304,14 @@ Work Recogniser::batched_work(const Launch& l, const Gemm& g) {
   w.kind = WorkKind::gemm;
   w.batch.mbs = w.batch.heads = 1;
   w.batch.tp = -1;
+  Region& r = region(l);
   if (g.batch == 0) {
-    // The first product makes scores of queries and keys; of the others nothing tells, but all are as large.
-    const Anchor& a = o_.anchors[l.anchor];
-    if (z_.value(z_.scores) < 1 || a.backward) return {};
-    w.m = w.n = z_.seq;
-    w.k = z_.head_dim;
+    // The first product forward makes scores, the second uses them; backward, the gradient of the scores comes first.
+    if (z_.value(z_.scores) < 1) return {};
+    r.scores = !r.scores && (!l.backward || l.nth_gemm == 0);
+    w.m = z_.seq;
+    w.n = r.scores ? z_.seq : z_.head_dim;
+    w.k = r.scores ? z_.head_dim : z_.seq;
     return w;
   }
   if (!z_.is(w.batch, static_cast<double>(g.batch))) return {};
@@ -316,6 +323,7 @@ Work Recogniser::batched_work(const Launch& l, const Gemm& g) {
     return false;
   };
   if (!extent(g.m, w.m) || !extent(g.n, w.n) || !extent(g.k, w.k)) return {};
+  r.scores = w.m == z_.seq && w.n == z_.seq;
   return w;
 }
 
@@ -429,6 +437,9 @@ std::optional<Term> Recogniser::of_tensor(const Tensor& t, const Site& s) const 
         if (z_.is(x, last))
           for (const Term& lead : z_.rows(x)) add(lead * x);
     if (const auto x = weight(t, region(l))) add(*x);
+    // a loss that leaves out the last token of each sequence
+    const double shorter = (z_.dims.seq - 1) / z_.dims.seq;
+    if (z_.is(z_.vocab, static_cast<double>(t.back()))) add(constant(shorter) * z_.tokens * z_.vocab);
   }
   if (!found.empty()) return found.front();
   return of_count(n, s);
@@ -445,8 +456,7 @@ std::optional<Term> Recogniser::of_count(double n, const Site& s) const {
     for (const Term& x : weights(region(l)))
       if (ok(x)) return x;
   }
-  const bool scores_first = region(l).last == Place::attention && !m_.flash_attention;
-  if (scores_first && ok(z_.scores)) return z_.scores;
+  if (region(l).scores && ok(z_.scores)) return z_.scores;
   for (const Term& x : w)
     for (const Term& lead : z_.rows(x))
       if (const Term y = lead * x; ok(y)) return y;
@@ -466,11 +476,13 @@ std::optional<Term> Recogniser::of_grid(const Site& s) const {
   if (s.kernel.per_thread == 0 || s.grid <= 0 || s.threads <= 0) return {};
   const std::vector<Term> w = widths(region(l), l.backward);
   auto ok = [&](const Term& x) { return z_.value(x) >= 1 && covers(s, x); };
-  if (s.parameter)
+  if (s.parameter) {
     for (const Term& x : w)
       if (!(x == z_.one) && ok(x)) return x;
-  const bool scores_first = region(l).last == Place::attention && !m_.flash_attention;
-  if (scores_first && ok(z_.scores)) return z_.scores;
+    for (const Term& x : weights(region(l)))
+      if (ok(x)) return x;
+  }
+  if (region(l).scores && ok(z_.scores)) return z_.scores;
   for (const Term& x : w)
     for (const Term& lead : z_.rows(x))
       if (ok(lead * x)) return lead * x;
@@ -574,6 +586,9 @@ Work Recogniser::memory_work(const Site& s, std::uint32_t launch) {
     if (p == l.node) break;
   }
   if (flat >= 1 << 16) return parameters(flat);
+  const std::string_view innermost = l.op == kNone ? std::string_view() : o_.name(l.op);
+  const bool scaled = has(innermost, "mul_") || has(innermost, "div_");
+  if (s.parameter && scaled && !shaped && s.grid * s.threads >= 1 << 16) return parameters(1);
   if (const auto x = of_grid(s)) return memory(*x);
   if (single) return fixed();
   if (shaped) return {};
@@ -596,13 +611,13 @@ Work Recogniser::memory_work(const Site& s, std::uint32_t launch) {
   if ((s.chain & F::norm) != 0) norm.last = Place::fc2;
   const Term w = (s.chain & F::norm) != 0 ? z_.hidden : widths(norm, l.backward).front();
   if ((s.chain & F::loss) != 0) return z_.value(z_.vocab) >= 1 ? memory(z_.tokens * z_.vocab) : Work{};
-  const bool outside = w == z_.hidden;  // of the tensor-parallel region
-  const Term x = (outside ? z_.split_tokens : z_.tokens) * w;
+  const bool on_scores = region(l).scores || has(innermost, "softmax") || has(innermost, "Softmax");
+  const Term x = on_scores ? z_.scores : z_.rows(w)[0] * w;
   return z_.value(x) >= 1 ? memory(x) : Work{};
 }
 
 void Recogniser::enter(const Launch& l, Place p) {
-  if (p != Place::none) region(l) = {p, false};
+  if (p != Place::none) region(l) = {p, p == Place::attention && region(l).scores, false};
 }
 
 Work Recogniser::work_of(std::uint32_t n) {

@@ -408,7 +408,7 @@ void place_anchors(const std::vector<Anchor*>& list) {
     });
     best.qkv = qkv;
   }
-  if (qkv == 0) qkv = best.qkv;
+  if (most > 0 || qkv == 0) qkv = best.qkv;  // a trace may begin within a layer
   auto close = [&](const Counts& c) {
     return (c.fc1 == best.fc1) * 2 + (c.qkv == best.qkv || c.qkv == 0) * 2 - c.head;
   };
