@@ -69,6 +69,7 @@ struct Operators {
   std::vector<std::uint32_t> flags_name;  // NameFlags by StrId
   std::vector<std::uint32_t> shapes_of;   // by StrId: row of `shapes`, kNone = not parsed
   std::vector<std::vector<Tensor>> shapes;
+  std::vector<Tensor> no_shapes;
   std::vector<Launch> launches;  // in the order of their calls
   std::vector<Anchor> anchors;   // in that order too
   bool coarse = false;           // whole microseconds
@@ -91,6 +92,8 @@ struct Operators {
 };
 
 Operators read_operators(const RankTrace& trace);
+// The last part of that: gives the anchors their places. (layer_places.cc)
+void place_anchors(Operators& o);
 
 bool is_gemm_kernel(std::string_view name);
 bool is_split_reduction(std::string_view name);  // adds up the parts of a matrix product
