@@ -149,6 +149,28 @@ TEST(Work, OneLayerAStage) {
   expect_all(p);
 }
 
+// Without autograd numbers or shapes the order of layers is all there is; a lone layer's head is told by the loss.
+TEST(Work, PlacesByOrderAlone) {
+  Program p;
+  Dims given;
+  given.seq = 64, given.mbs = 2, given.hidden = 256, given.ffn = 768;
+  given.heads = given.kv_heads = 8, given.head_dim = 32, given.vocab = 2048;
+  for (const bool gated : {false, true}) {
+    for (const bool shapes : {false, true}) {
+      for (const std::int64_t layers : {1, 2, 3}) {
+        SCOPED_TRACE("gated " + std::to_string(gated) + " shapes " + std::to_string(shapes) + " layers " +
+                     std::to_string(layers));
+        p.sequences = false;
+        p.whole_microseconds = true;
+        p.gated = gated;
+        p.shapes = shapes;
+        p.layers = layers;
+        expect_all(p, given);
+      }
+    }
+  }
+}
+
 // Without shapes the dimensions are said by hand; the order of the layers still tells what is what.
 TEST(Work, WithoutShapesDimensionsAreGiven) {
   Program p;

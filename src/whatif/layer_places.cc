@@ -16,8 +16,14 @@ struct Counts {
 
 bool shaped(const Anchor& a) { return a.in > 0 && a.out > 0; }
 
-bool fits(const std::vector<Anchor*>& s, const Counts& c) {
+bool fits(const std::vector<Anchor*>& s, const Counts& c, bool loss_seen) {
   if (s.size() != static_cast<std::size_t>(2 + c.fc1 + c.head + c.qkv)) return false;
+  // The head is the one at the loss, where a loss was seen at all.
+  const auto at = static_cast<std::size_t>(2 + c.fc1);
+  if (loss_seen) {
+    for (std::size_t i = 0; i < s.size(); ++i)
+      if (s[i]->at_loss != (c.head == 1 && i == at)) return false;
+  }
   if (!std::all_of(s.begin(), s.end(), [](const Anchor* a) { return shaped(*a); })) return true;
   const std::int64_t h = s[0]->out;
   std::size_t i = 1;
@@ -56,12 +62,14 @@ void place_list(const std::vector<Anchor*>& list) {
   // Before the first attention: q, k and v, unless the trace begins elsewhere.
   const std::vector<Anchor*>& head = between.front();
   int qkv = head.size() <= 3 ? static_cast<int>(head.size()) : 0;
+  const bool loss_seen =
+      std::any_of(list.begin(), list.end(), [](const Anchor* a) { return a->at_loss && !a->attention; });
   std::vector<std::pair<Counts, std::uint64_t>> votes;
   auto options = [&](const std::vector<Anchor*>& s, bool last, auto&& visit) {
     for (const int hd : {0, 1})
       for (const int q : {1, 2, 3, 0})
         for (const int f : {1, 2})
-          if (last == (q == 0) && fits(s, {f, hd, q})) visit(Counts{f, hd, q});
+          if (last == (q == 0) && fits(s, {f, hd, q}, loss_seen)) visit(Counts{f, hd, q});
   };
   for (std::size_t i = 1; i + 1 < between.size(); ++i) {
     options(between[i], false, [&](const Counts& c) {

@@ -280,9 +280,22 @@ void find_anchors(Operators& o) {
   using F = NameFlags;
   std::vector<std::uint32_t> anchor_of(o.trace->ops.size(), kNone);
   std::vector<std::uint32_t> kernel_flags(o.trace->strings.size(), 0);  // 1 asked, 2 gemm, 4 attention
+  // By thread and pass: the last anchor, and whether the loss has come since.
+  struct Last {
+    std::uint32_t anchor = kNone;
+    bool loss = false;
+  };
+  std::vector<Last> last(o.trace->lanes.size() * 2);
   for (std::uint32_t n = 0; n < o.launches.size(); ++n) {
     Launch& l = o.launches[n];
     if (o.trace->ops.kind[l.task] != OpKind::kernel || l.op == kNone) continue;
+    Last& before = last[raw(l.lane) * 2 + (l.backward ? 1 : 0)];
+    for (std::uint32_t p = l.op; p != kNone; p = o.parent[p]) {
+      if ((o.flags(p) & F::loss) == 0) continue;
+      before.loss = true;
+      if (!l.backward && before.anchor != kNone) o.anchors[before.anchor].at_loss = true;
+      break;
+    }
     std::uint32_t& k = kernel_flags[raw(o.trace->ops.name[l.task])];
     if (k == 0) {
       const std::string_view name = o.name(l.task);
@@ -319,7 +332,9 @@ void find_anchors(Operators& o) {
     a.first_launch = n;
     if (anchor_of[a.op] == kNone) {
       anchor_of[a.op] = static_cast<std::uint32_t>(o.anchors.size());
+      a.at_loss = l.backward && before.loss;
       o.anchors.push_back(a);
+      before = {anchor_of[a.op], false};
     }
     l.anchor = anchor_of[a.op];
     Anchor& at = o.anchors[l.anchor];

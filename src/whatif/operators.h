@@ -41,6 +41,7 @@ enum class Place : std::uint8_t { none, qkv, q, kv, attention, proj, fc1, fc2, h
 struct Anchor {
   Place place = Place::none;
   bool attention = false, backward = false;
+  bool at_loss = false;  // next to the loss, so the head
   LaneId lane = kNoLane;
   std::uint32_t op = kNone;                  // the operator, or the autograd node
   std::int64_t in = 0, out = 0, tokens = 0;  // of a linear layer: [tokens, in] x [in, out]; 0 = not told

@@ -120,7 +120,10 @@ std::vector<Term> Sizes::widths(const Spot& s) const {
     case Place::none:
       return {v, one, h, f, f2, q, a, kv};
     case Place::fc2:
-      return gated_ ? std::vector<Term>{f, f2, one, h, q, a, kv, v} : std::vector<Term>{f, one, h, f2, q, a, kv, v};
+      // the gradient of a gate in one product is of twice the width
+      return fused_gate_ ? std::vector<Term>{f2, f, one, h, q, a, kv, v}
+             : gated_    ? std::vector<Term>{f, f2, one, h, q, a, kv, v}
+                         : std::vector<Term>{f, one, h, f2, q, a, kv, v};
     case Place::proj:
       return {a, h, kv, q, one, f, f2, v};
     case Place::attention:
