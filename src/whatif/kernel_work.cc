@@ -2,15 +2,14 @@
 // number of elements and the place that the last layer ahead of it gives.
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
-#include <optional>
 #include <unordered_map>
 
 #include "graph/build.h"
 #include "whatif/operators.h"
 #include "whatif/optimizer.h"
 #include "whatif/work.h"
+#include "whatif/work_sizes.h"
 
 namespace orrery {
 namespace {
@@ -18,54 +17,6 @@ namespace {
 using F = NameFlags;
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
-Term operator*(const Term& a, const Term& b) {
-  Term t;
-  t.factor = a.factor * b.factor;
-  auto add = [](std::int8_t x, std::int8_t y) { return static_cast<std::int8_t>(x + y); };
-  t.seq = add(a.seq, b.seq), t.mbs = add(a.mbs, b.mbs), t.hidden = add(a.hidden, b.hidden), t.ffn = add(a.ffn, b.ffn);
-  t.attn = add(a.attn, b.attn), t.qkv = add(a.qkv, b.qkv), t.heads = add(a.heads, b.heads);
-  t.head_dim = add(a.head_dim, b.head_dim), t.vocab = add(a.vocab, b.vocab), t.tp = add(a.tp, b.tp);
-  t.split = add(a.split, b.split);
-  return t;
-}
-
-Term constant(double x) {
-  Term t;
-  t.factor = x;
-  return t;
-}
-
-// The widths and sizes that tensors of this model have on one rank.
-struct Sizes {
-  Dims dims;
-  Term one, hidden, qkv, attn, kv, ffn, gates, vocab;  // widths; `gates`: both projections of a gated MLP
-  Term tokens, split_tokens, seq, head_dim;
-  Term scores;  // of unfused attention
-  bool split = false;
-
-  explicit Sizes(const ModelShape& m) : dims(m.dims) {
-    hidden.hidden = 1;
-    qkv.qkv = attn.attn = ffn.ffn = vocab.vocab = 1;
-    qkv.tp = attn.tp = ffn.tp = vocab.tp = -1;
-    kv = attn;
-    if (dims.kv_heads != dims.heads) {  // groups: does not go with the heads
-      kv = constant(dims.kv_heads);
-      kv.head_dim = 1, kv.tp = -1;
-    }
-    gates = ffn;
-    gates.factor = 2;
-    seq.seq = head_dim.head_dim = 1;
-    tokens.seq = tokens.mbs = 1;
-    split = dims.sequence_parallel && dims.tp > 1;
-    split_tokens = tokens;
-    if (split) split_tokens.split = -1;
-    scores.mbs = scores.heads = 1;
-    scores.seq = 2, scores.tp = -1;
-  }
-  double value(const Term& t) const { return t.value(dims); }
-  bool is(const Term& t, double x) const { return std::abs(t.value(dims) - x) < 0.5 && x >= 1; }
-};
 
 Work memory(const Term& m) {
   Work w;
@@ -84,22 +35,6 @@ Work parameters(double elements) {
   return w;
 }
 
-// Elements that a grid of an elementwise kernel covers, by PyTorch's CUDALoops.cuh and Loops.cuh: a block does its
-// threads times so many. 0 = the kernel's name does not tell. Newer versions give a thread twice as many.
-int work_of_thread(std::string_view name) {
-  const auto at = name.find("elementwise_kernel");
-  if (at == std::string_view::npos) return 0;
-  if (has(name, "elementwise_kernel_with_index")) return 1;
-  if (has(name, "vectorized_elementwise_kernel<8")) return 8;
-  if (has(name, "vectorized_elementwise_kernel") || has(name, "unrolled_elementwise_kernel")) return 4;
-  // elementwise_kernel<128, 4, ...>, index_elementwise_kernel<128, 4, ...>
-  std::string_view rest = name.substr(at + 18);
-  const auto comma = rest.find(", ");
-  if (rest.empty() || rest[0] != '<' || comma == std::string_view::npos || comma + 2 >= rest.size()) return 0;
-  const char c = rest[comma + 2];
-  return c >= '1' && c <= '9' ? c - '0' : 0;
-}
-
 struct KernelName {
   enum : std::uint32_t {
     asked = 1,
@@ -108,12 +43,10 @@ struct KernelName {
     attention = 8,
     optimizer = 16,
     communication = 32,
-    sort = 64,
-    reduce = 128,
-    flexible = 256  // a thread may do twice as many
+    sort = 64
   };
   std::uint32_t flags = 0;
-  int per_thread = 0;
+  Grid grid;  // without its blocks
 };
 
 KernelName read_kernel_name(std::string_view name) {
@@ -127,9 +60,7 @@ KernelName read_kernel_name(std::string_view name) {
   if (is_optimizer_kernel(name)) k.flags |= K::optimizer;
   if (has(name, "RadixSort") || has(name, "DeviceScan") || has(name, "thrust") || has(name, "krn_partial"))
     k.flags |= K::sort;
-  if (has(name, "reduce_kernel")) k.flags |= K::reduce;
-  k.per_thread = work_of_thread(name);
-  if (has(name, "vectorized_elementwise_kernel<4") || has(name, "unrolled_elementwise_kernel")) k.flags |= K::flexible;
+  k.grid = grid_of_kernel(name);
   return k;
 }
 
@@ -147,16 +78,12 @@ class Recogniser {
   TaskWork run();
 
  private:
-  struct Region {  // what the last linear layer or attention ahead of a task leaves
-    Place last = Place::none;
-    double in = 0, out = 0;
-  };
   struct Site {
     const Launch* l = nullptr;
-    KernelName kernel;
-    double grid = 0, threads = 0;
-    std::uint32_t chain = 0;  // flags of all operators round it
-    bool parameter = false;   // what goes on is about parameters, not activations
+    std::uint32_t kernel = 0;  // flags of its name
+    std::uint32_t chain = 0;   // flags of all operators round it
+    Grid grid;
+    Spot spot;
   };
 
   Work work_of(std::uint32_t launch);
@@ -167,17 +94,8 @@ class Recogniser {
   Work memory_work(const Site& s, std::uint32_t launch);
   Work without_launch(std::uint32_t task);
 
-  std::vector<Term> widths(const Region& r, bool backward) const;
-  std::optional<Term> of_tensor(const Tensor& t, const Site& s) const;
-  std::optional<Term> of_count(double n, const Site& s) const;
-  std::optional<Term> of_grid(const Site& s) const;
-  std::optional<Term> weight(const Tensor& t, const std::vector<Term>& w) const;
-  bool covers(const Site& s, const Term& t) const;
-  std::optional<Term> near_grid(const Site& s) const;
-  Region& region(const Launch& l) { return regions_[raw(l.lane) * 2 + (l.backward ? 1 : 0)]; }
-  const Region& region(const Launch& l) const { return regions_[raw(l.lane) * 2 + (l.backward ? 1 : 0)]; }
+  Spot& spot(const Launch& l) { return spots_[raw(l.lane) * 2 + (l.backward ? 1 : 0)]; }
   const KernelName& kernel_name(std::uint32_t task);
-  Term width_of(Place p, bool out) const;
   void enter(const Launch& l, Place p);
 
   const RankTrace& t_;
@@ -185,36 +103,14 @@ class Recogniser {
   Sizes z_;
   Operators o_;
   std::vector<KernelName> kernels_;
-  std::vector<Region> regions_;
-  std::vector<Work> done_;  // by launch
+  std::vector<Spot> spots_;  // by thread and pass
+  std::vector<Work> done_;   // by launch
 };
 
 const KernelName& Recogniser::kernel_name(std::uint32_t task) {
   KernelName& k = kernels_[raw(t_.ops.name[task])];
   if (k.flags == 0) k = read_kernel_name(t_.name_of(OpId{task}));
   return k;
-}
-
-// Width of a linear layer's output or input, on one rank.
-Term Recogniser::width_of(Place p, bool out) const {
-  switch (p) {
-    case Place::qkv:
-      return out ? z_.qkv : z_.hidden;
-    case Place::q:
-      return out ? z_.attn : z_.hidden;
-    case Place::kv:
-      return out ? z_.kv : z_.hidden;
-    case Place::proj:
-      return out ? z_.hidden : z_.attn;
-    case Place::fc1:
-      return out ? (m_.fused_gate ? z_.gates : z_.ffn) : z_.hidden;
-    case Place::fc2:
-      return out ? z_.hidden : z_.ffn;
-    case Place::head:
-      return out ? z_.vocab : z_.hidden;
-    default:
-      return z_.one;
-  }
 }
 
 Work Recogniser::linear_work(const Launch& l, const Anchor& a) {
@@ -230,16 +126,20 @@ Work Recogniser::linear_work(const Launch& l, const Anchor& a) {
     w.k = of_weight ? tokens : a.backward ? out : in;
   };
   auto agrees = [&] {
-    if (g.m == 0) return z_.value(w.m) >= 1 && z_.value(w.n) >= 1 && z_.value(w.k) >= 1;
+    if (g.m == 0) return z_.known(w.m) && z_.known(w.n) && z_.known(w.k);
     const auto m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
-    return z_.is(w.k, k) && ((z_.is(w.m, m) && z_.is(w.n, n)) || (z_.is(w.m, n) && z_.is(w.n, m)));
+    if (!z_.is(w.k, k)) return false;
+    if (z_.is(w.m, m) && z_.is(w.n, n)) return true;
+    if (!z_.is(w.m, n) || !z_.is(w.n, m)) return false;
+    std::swap(w.m, w.n);  // weights may lie the other way round
+    return true;
   };
   auto attempt = [&](Place p, const Term& out) {
     for (const Term& tokens : {z_.tokens, z_.split_tokens}) {
       for (const bool of_weight : {weight, !weight}) {
         if (of_weight && !a.backward) continue;
         if (of_weight != weight && g.m == 0) continue;
-        shape(width_of(p, false), out, tokens, of_weight);
+        shape(z_.width(p, false), out, tokens, of_weight);
         if (agrees()) return true;
       }
     }
@@ -247,7 +147,7 @@ Work Recogniser::linear_work(const Launch& l, const Anchor& a) {
   };
   // k and v in one product, and a gate that is or is not in one
   auto with_place = [&](Place p) {
-    if (attempt(p, width_of(p, true))) return true;
+    if (attempt(p, z_.width(p, true))) return true;
     if (g.m == 0) return false;
     if (p == Place::kv && attempt(p, constant(2) * z_.kv)) return true;
     return p == Place::fc1 && m_.gated_mlp && attempt(p, m_.fused_gate ? z_.ffn : z_.gates);
@@ -263,7 +163,7 @@ Work Recogniser::linear_work(const Launch& l, const Anchor& a) {
 
 Work Recogniser::attention_work(const Launch& l, bool backward) {
   const std::string_view name = t_.name_of(OpId{l.task});
-  if (z_.value(z_.attn) < 1 || z_.value(z_.tokens) < 1) return {};
+  if (!z_.known(z_.attn) || !z_.known(z_.tokens)) return {};
   if (is_attention_pass(name)) return memory(z_.tokens * z_.attn);
   // recorded sizes must be the model's
   for (std::uint32_t p = l.op; p != kNone && p != l.node; p = o_.parent[p]) {
@@ -279,8 +179,7 @@ Work Recogniser::attention_work(const Launch& l, bool backward) {
   }
   Work w;
   w.kind = backward ? WorkKind::attention_backward : WorkKind::attention;
-  w.batch.mbs = w.batch.heads = 1;
-  w.batch.tp = -1;
+  w.batch = z_.heads;
   w.m = w.n = z_.seq;
   w.k = z_.head_dim;
   return w;
@@ -290,14 +189,15 @@ Work Recogniser::attention_work(const Launch& l, bool backward) {
 Work Recogniser::batched_work(const Launch& l, const Gemm& g) {
   Work w;
   w.kind = WorkKind::gemm;
-  w.batch.mbs = w.batch.heads = 1;
-  w.batch.tp = -1;
+  w.batch = z_.heads;
+  Spot& r = spot(l);
   if (g.batch == 0) {
-    // The first product makes scores of queries and keys; of the others nothing tells, but all are as large.
-    const Anchor& a = o_.anchors[l.anchor];
-    if (z_.value(z_.scores) < 1 || a.backward) return {};
-    w.m = w.n = z_.seq;
-    w.k = z_.head_dim;
+    // The first product forward makes scores, the second uses them; backward, the gradient of the scores comes first.
+    if (!z_.known(z_.scores)) return {};
+    r.scores = !r.scores && (!l.backward || l.nth_gemm == 0);
+    w.m = z_.seq;
+    w.n = r.scores ? z_.seq : z_.head_dim;
+    w.k = r.scores ? z_.head_dim : z_.seq;
     return w;
   }
   if (!z_.is(w.batch, static_cast<double>(g.batch))) return {};
@@ -309,165 +209,8 @@ Work Recogniser::batched_work(const Launch& l, const Gemm& g) {
     return false;
   };
   if (!extent(g.m, w.m) || !extent(g.n, w.n) || !extent(g.k, w.k)) return {};
+  r.scores = w.m == z_.seq && w.n == z_.seq;
   return w;
-}
-
-// Widths of activations, the likeliest at this place first.
-std::vector<Term> Recogniser::widths(const Region& r, bool backward) const {
-  const Term &h = z_.hidden, &q = z_.qkv, &a = z_.attn, &kv = z_.kv, &f = z_.ffn, &f2 = z_.gates, &v = z_.vocab,
-             &one = z_.one;
-  if (!backward) {
-    switch (r.last) {
-      case Place::qkv:
-      case Place::q:
-      case Place::kv:
-        return {r.last == Place::kv ? kv : r.last == Place::q ? a : q, q, a, kv, h, one, f, f2, v};
-      case Place::attention:
-        return {a, kv, q, h, one, f, f2, v};
-      case Place::fc1:
-        return m_.fused_gate ? std::vector<Term>{f2, f, one, h, q, a, kv, v}
-                             : std::vector<Term>{f, f2, one, h, q, a, kv, v};
-      case Place::head:
-        return {v, one, h, f, f2, q, a, kv};
-      default:
-        return {h, one, v, f, f2, q, a, kv};
-    }
-  }
-  switch (r.last) {
-    case Place::none:
-      return {v, one, h, f, f2, q, a, kv};
-    case Place::fc2:
-      return m_.gated_mlp ? std::vector<Term>{f, f2, one, h, q, a, kv, v}
-                          : std::vector<Term>{f, one, h, f2, q, a, kv, v};
-    case Place::proj:
-      return {a, h, kv, q, one, f, f2, v};
-    case Place::attention:
-      return {q, a, kv, h, one, f, f2, v};
-    default:
-      return {h, one, q, a, kv, f, f2, v};
-  }
-}
-
-bool Recogniser::covers(const Site& s, const Term& t) const {
-  const double n = z_.value(t);
-  if (s.kernel.per_thread == 0 || s.threads <= 0 || s.grid <= 0) return true;
-  auto blocks = [&](int per_thread) { return std::ceil(n / (s.threads * per_thread)) == s.grid; };
-  return blocks(s.kernel.per_thread) || ((s.kernel.flags & KernelName::flexible) != 0 && blocks(8));
-}
-
-// [out, in] of a weight, or of its gradient.
-std::optional<Term> Recogniser::weight(const Tensor& t, const std::vector<Term>& w) const {
-  if (t.size() != 2) return {};
-  const auto rows = static_cast<double>(t[0]), columns = static_cast<double>(t[1]);
-  for (const Place p : {Place::fc1, Place::fc2, Place::qkv, Place::proj, Place::head, Place::q, Place::kv}) {
-    const Term in = width_of(p, false), out = width_of(p, true);
-    if ((z_.is(out, rows) && z_.is(in, columns)) || (z_.is(in, rows) && z_.is(out, columns))) return out * in;
-  }
-  for (const Term& x : w)
-    if (z_.is(x, columns) && m_.positions == t[0]) return (z_.is(z_.seq, rows) ? z_.seq : constant(rows)) * x;
-  return {};
-}
-
-std::optional<Term> Recogniser::of_tensor(const Tensor& t, const Site& s) const {
-  const Launch& l = *s.l;
-  const double n = elements_of(t);
-  if (n <= 1) return {};
-  const std::vector<Term> w = widths(region(l), l.backward);
-  auto ok = [&](const Term& x) { return z_.is(x, n) && covers(s, x); };
-  std::vector<Term> found;
-  auto add = [&](const Term& x) {
-    if (ok(x)) found.push_back(x);
-  };
-  const std::array<Term, 2> leads = {z_.split_tokens, z_.tokens};
-  if (t.size() == 1) {
-    if (s.parameter)
-      for (const Term& x : w) add(x);
-    for (const Term& lead : leads) add(lead);
-    for (const Term& x : w) add(x);
-  } else {
-    if (s.parameter)
-      if (const auto x = weight(t, w)) add(*x);
-    if (t.size() >= 3 && t[t.size() - 1] == t[t.size() - 2] && z_.is(z_.seq, static_cast<double>(t.back()))) {
-      if (n == z_.value(z_.scores)) add(z_.scores);
-      if (t.size() == 4 && t[1] == 1) {
-        if (t[0] > 1) add(z_.tokens * z_.seq);
-        add(z_.seq * z_.seq);  // a mask
-      }
-    }
-    // ids and losses: [batch, seq]
-    if (t.size() == 2 || t.back() == 1)
-      for (const Term& lead : leads) add(lead);
-    // [..., width], then [..., heads, dim]
-    for (const double last : {static_cast<double>(t.back()), static_cast<double>(t.back() * t[t.size() - 2])})
-      for (const Term& x : w)
-        if (z_.is(x, last))
-          for (const Term& lead : leads) add(lead * x);
-    if (const auto x = weight(t, w)) add(*x);
-  }
-  if (!found.empty()) return found.front();
-  return of_count(n, s);
-}
-
-// A number of elements without its extents.
-std::optional<Term> Recogniser::of_count(double n, const Site& s) const {
-  const Launch& l = *s.l;
-  const std::vector<Term> w = widths(region(l), l.backward);
-  auto ok = [&](const Term& x) { return z_.is(x, n) && covers(s, x); };
-  if (s.parameter) {
-    for (const Term& x : w)
-      if (ok(x)) return x;
-    for (const Place p : {Place::head, Place::fc1, Place::fc2, Place::qkv, Place::proj, Place::q, Place::kv})
-      if (const Term x = width_of(p, true) * width_of(p, false); ok(x)) return x;
-    if (m_.positions > 0) {
-      const auto rows = static_cast<double>(m_.positions);
-      if (const Term x = (z_.is(z_.seq, rows) ? z_.seq : constant(rows)) * z_.hidden; ok(x)) return x;
-    }
-  }
-  const bool scores_first = region(l).last == Place::attention && !m_.flash_attention;
-  if (scores_first && ok(z_.scores)) return z_.scores;
-  for (const Term& x : w)
-    for (const Term& lead : {z_.split_tokens, z_.tokens})
-      if (const Term y = lead * x; ok(y)) return y;
-  for (const Term& x : {z_.scores, z_.seq * z_.seq, z_.seq * z_.head_dim})
-    if (ok(x)) return x;
-  for (const Term& x : {z_.attn, z_.kv})  // rotary embeddings turn halves
-    if (const Term y = constant(0.5) * z_.tokens * x; ok(y)) return y;
-  Term per_head = z_.tokens;  // statistics of attention's rows
-  per_head.heads = 1, per_head.tp = -1;
-  if (ok(per_head)) return per_head;
-  return {};
-}
-
-// The likeliest size whose grid this would be, where the kernel's name tells how much a block does.
-std::optional<Term> Recogniser::of_grid(const Site& s) const {
-  const Launch& l = *s.l;
-  if (s.kernel.per_thread == 0 || s.grid <= 0 || s.threads <= 0) return {};
-  const std::vector<Term> w = widths(region(l), l.backward);
-  auto ok = [&](const Term& x) { return z_.value(x) >= 1 && covers(s, x); };
-  if (s.parameter)
-    for (const Term& x : w)
-      if (!(x == z_.one) && ok(x)) return x;
-  const bool scores_first = region(l).last == Place::attention && !m_.flash_attention;
-  if (scores_first && ok(z_.scores)) return z_.scores;
-  for (const Term& x : w)
-    for (const Term& lead : {z_.split_tokens, z_.tokens})
-      if (ok(lead * x)) return lead * x;
-  for (const Term& x : {z_.scores, z_.seq * z_.seq})
-    if (ok(x)) return x;
-  return {};
-}
-
-// Other builds give a thread other amounts: the likeliest size at this place for 1 to 16 elements a thread.
-std::optional<Term> Recogniser::near_grid(const Site& s) const {
-  const std::vector<Term> w = widths(region(*s.l), s.l->backward);
-  const double least = s.grid * s.threads, most = least * 16;
-  for (const Term& x : w) {
-    for (const Term& lead : {z_.split_tokens, z_.tokens}) {
-      const Term t = s.parameter ? x : lead * x;
-      if (z_.value(t) > least && z_.value(t) <= most) return t;
-    }
-  }
-  return {};
 }
 
 Work Recogniser::copy_work(const Site& s, double bytes) {
@@ -480,15 +223,15 @@ Work Recogniser::copy_work(const Site& s, double bytes) {
     for (const Tensor& t : o_.tensors(p)) {
       const double n = elements_of(t);
       if (std::none_of(sizes.begin(), sizes.end(), [&](double e) { return n * e == bytes; })) continue;
-      if (const auto x = of_tensor(t, s)) return memory(*x);
+      if (const auto x = z_.of_tensor(t, s.spot, s.grid)) return memory(*x);
       flat = flat || t.size() == 1;
     }
   }
   const auto known = static_cast<double>(m_.dtype_bytes);
   if (known > 0)
-    if (const auto x = of_count(bytes / known, s)) return memory(*x);
+    if (const auto x = z_.of_count(bytes / known, s.spot, s.grid)) return memory(*x);
   for (const double e : sizes)
-    if (const auto x = of_count(bytes / e, s)) return memory(*x);
+    if (const auto x = z_.of_count(bytes / e, s.spot, s.grid)) return memory(*x);
   const bool buffer = t_.ops.kind[s.l->task] == OpKind::memset && s.l->node == kNone && bytes >= 1 << 20;
   if ((flat && bytes >= 1 << 18) || buffer) return parameters(bytes / 4);
   return {};
@@ -496,8 +239,8 @@ Work Recogniser::copy_work(const Site& s, double bytes) {
 
 Work Recogniser::memory_work(const Site& s, std::uint32_t launch) {
   const Launch& l = *s.l;
-  const bool single = s.grid == 1;
-  if ((s.chain & F::optimizer) != 0 && s.parameter) {
+  const bool single = s.grid.blocks == 1;
+  if ((s.chain & F::optimizer) != 0 && s.spot.parameter) {
     if (single) return fixed();
     double most = 1;
     for (std::uint32_t p = l.op; p != kNone; p = o_.parent[p])
@@ -506,8 +249,8 @@ Work Recogniser::memory_work(const Site& s, std::uint32_t launch) {
   }
   // Embedding: its largest input is the table, of which it reads as many rows as there are tokens.
   if ((s.chain & F::embedding) != 0) {
-    if ((s.kernel.flags & KernelName::sort) != 0) return memory(z_.tokens);
-    if (s.kernel.per_thread == 0) {
+    if ((s.kernel & KernelName::sort) != 0) return z_.known(z_.tokens) ? memory(z_.tokens) : Work{};
+    if (s.grid.per_thread == 0) {
       for (const Term& lead : {z_.tokens, z_.split_tokens}) {
         for (std::uint32_t p = l.op; p != kNone; p = o_.parent[p]) {
           const std::vector<Tensor>& t = o_.tensors(p);
@@ -517,7 +260,7 @@ Work Recogniser::memory_work(const Site& s, std::uint32_t launch) {
           if (z_.is(z_.hidden, width) && z_.is(lead, ids)) return memory(lead * z_.hidden);
         }
       }
-      if (z_.value(z_.tokens * z_.hidden) >= 1 && !single) return memory(z_.tokens * z_.hidden);
+      if (z_.known(z_.tokens * z_.hidden) && !single) return memory(z_.tokens * z_.hidden);
     }
   }
   // The largest tensor of the innermost operator that has shapes.
@@ -534,53 +277,57 @@ Work Recogniser::memory_work(const Site& s, std::uint32_t launch) {
         double all = 0;
         for (const Tensor& x : t)
           if (!x.empty()) all += elements_of(x);
-        if (const auto x = of_count(all, s)) return memory(*x);
+        if (const auto x = z_.of_count(all, s.spot, s.grid)) return memory(*x);
       }
       const bool scaling = has(o_.name(p), "mul_") || has(o_.name(p), "div_");
-      if (s.parameter && scaling && largest->size() == 1 && most >= 1 << 16) return parameters(most);
-      if (const auto x = of_tensor(*largest, s)) return memory(*x);
+      if (s.spot.parameter && scaling && largest->size() == 1 && most >= 1 << 16) return parameters(most);
+      if (const auto x = z_.of_tensor(*largest, s.spot, s.grid)) return memory(*x);
       if (!shaped && largest->size() == 1) flat = most;
       if (!shaped && most <= 64) return fixed();
       // operators inside of an autograd function have their own tensors: look for these by the grid
       shaped = true;
       if (p == l.op) {
         if (flat >= 1 << 16) return parameters(flat);
-        if (s.kernel.per_thread != 0 && s.grid > 0) break;
+        if (s.grid.told()) break;
         return {};
       }
     }
     if (p == l.node) break;
   }
   if (flat >= 1 << 16) return parameters(flat);
-  if (const auto x = of_grid(s)) return memory(*x);
+  const std::string_view innermost = l.op == kNone ? std::string_view() : o_.name(l.op);
+  const bool scaled = has(innermost, "mul_") || has(innermost, "div_");
+  if (s.spot.parameter && scaled && !shaped && s.grid.blocks * s.grid.threads >= 1 << 16) return parameters(1);
+  if (const auto x = z_.of_grid(s.spot, s.grid)) return memory(*x);
   if (single) return fixed();
   if (shaped) return {};
   if (l.op == kNone) return {};
   // A backward operator handles what its forward operator did.
-  if (l.backward && l.node != kNone && !s.parameter) {
+  if (l.backward && l.node != kNone && !s.spot.parameter) {
     const std::uint32_t f = o_.forward_launch(l.node, l.at);
     if (f != kNone && f < launch && done_[f].kind == WorkKind::memory) return done_[f];
   }
-  if (s.kernel.per_thread != 0 && s.grid > 0) {
-    const auto x = near_grid(s);
+  if (s.grid.told()) {
+    const auto x = z_.near_grid(s.spot, s.grid);
     return x ? memory(*x) : Work{};
   }
   // Else by its place alone.
-  if (s.parameter) {
-    const Term w = widths(region(l), l.backward).front();
-    return z_.value(w) >= 1 ? memory(w) : Work{};
+  Term x = z_.widths(s.spot).front();
+  if ((s.chain & F::norm) != 0) x = z_.hidden;
+  if ((s.chain & F::loss) != 0) x = z_.vocab;
+  if (!s.spot.parameter) {
+    const bool softmax = has(innermost, "softmax") || has(innermost, "Softmax");
+    x = s.spot.scores || (softmax && (s.chain & F::loss) == 0) ? z_.scores : z_.rows(x)[0] * x;
   }
-  Region norm = region(l);
-  if ((s.chain & F::norm) != 0) norm.last = Place::fc2;
-  const Term w = (s.chain & F::norm) != 0 ? z_.hidden : widths(norm, l.backward).front();
-  if ((s.chain & F::loss) != 0) return z_.value(z_.vocab) >= 1 ? memory(z_.tokens * z_.vocab) : Work{};
-  const bool outside = w == z_.hidden;  // of the tensor-parallel region
-  const Term x = (outside ? z_.split_tokens : z_.tokens) * w;
-  return z_.value(x) >= 1 ? memory(x) : Work{};
+  return z_.known(x) ? memory(x) : Work{};
 }
 
 void Recogniser::enter(const Launch& l, Place p) {
-  if (p != Place::none) region(l).last = p;
+  if (p == Place::none) return;
+  Spot& s = spot(l);
+  s.last = p;
+  s.scores = s.scores && p == Place::attention;
+  s.table = false;
 }
 
 Work Recogniser::work_of(std::uint32_t n) {
@@ -592,22 +339,29 @@ Work Recogniser::work_of(std::uint32_t n) {
   if ((k.flags & KernelName::optimizer) != 0) return parameters(1);
   Site s;
   s.l = &l;
-  s.kernel = k;
+  s.kernel = k.flags;
+  s.grid = k.grid;
   if (ops.kind[l.task] == OpKind::kernel && ops.extra[l.task] != kNone) {
-    s.grid = t_.kernel_args.grid_blocks[ops.extra[l.task]];
-    s.threads = t_.kernel_args.block_threads[ops.extra[l.task]];
+    s.grid.blocks = t_.kernel_args.grid_blocks[ops.extra[l.task]];
+    s.grid.threads = t_.kernel_args.block_threads[ops.extra[l.task]];
   }
   for (std::uint32_t p = l.op; p != kNone; p = o_.parent[p]) s.chain |= o_.flags(p);
-  s.parameter = (s.chain & (F::accumulate | F::optimizer)) != 0;
-  if (!l.backward && (s.chain & F::embedding) != 0) region(l).last = Place::none;
+  if ((s.chain & F::embedding) != 0) {
+    if (!l.backward) spot(l).last = Place::none;
+    spot(l).table = true;
+  }
+  s.spot = spot(l);
+  s.spot.backward = l.backward;
+  s.spot.parameter = (s.chain & (F::accumulate | F::optimizer)) != 0;
   if (ops.kind[l.task] != OpKind::kernel) {
     const double bytes = ops.extra[l.task] == kNone ? -1 : static_cast<double>(t_.copy_args.bytes[ops.extra[l.task]]);
-    s.parameter = s.parameter || (l.backward && (s.chain & F::embedding) != 0);
+    s.spot.parameter = s.spot.parameter || (l.backward && (s.chain & F::embedding) != 0);
     return copy_work(s, bytes);
   }
   if (l.anchor != kNone) {
     const Anchor& a = o_.anchors[l.anchor];
     enter(l, a.place);
+    s.spot.last = spot(l).last, s.spot.scores = spot(l).scores, s.spot.table = spot(l).table;
     if (a.attention && (k.flags & KernelName::attention) != 0) return attention_work(l, a.backward);
     const bool product = (k.flags & KernelName::gemm) != 0;
     if (a.attention && product) return batched_work(l, o_.gemm(l.op));
@@ -654,7 +408,7 @@ struct WorkHash {
 TaskWork Recogniser::run() {
   const OpTable& ops = t_.ops;
   kernels_.assign(t_.strings.size(), {});
-  regions_.assign(t_.lanes.size() * 2, {});
+  spots_.assign(t_.lanes.size() * 2, {});
   done_.resize(o_.launches.size());
   TaskWork out;
   out.of_op.assign(ops.size(), kNone);

@@ -26,7 +26,7 @@ struct Facts {  // of one rank's share, as recorded
   std::uint64_t forward_linears = 0, backward_linears = 0;
   std::uint64_t again_linears = 0, again_attentions = 0;  // in recomputation
   std::uint64_t shaped = 0, placed = 0, unplaced = 0;
-  bool embedding_reduced = false, embedding_group = false;
+  bool embedding_reduced = false, embedding_group = false, groups_named = false;
 
   void add(const Facts& o);
 };
@@ -48,6 +48,7 @@ void Facts::add(const Facts& o) {
     this->*n += o.*n;
   embedding_reduced = embedding_reduced || o.embedding_reduced;
   embedding_group = embedding_group || o.embedding_group;
+  groups_named = groups_named || o.groups_named;
 }
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
@@ -193,8 +194,11 @@ Facts facts_of(const RankTrace& trace) {
   }
   for (const ProcessGroup& g : trace.groups)
     f.embedding_group = f.embedding_group || (g.desc.rfind("EMBEDDING", 0) == 0 && g.size > 1);
-  for (std::uint32_t i = 0; i < trace.comm_args.size(); ++i)
-    if (trace.strings.view(trace.comm_args.group_desc[i]).rfind("EMBEDDING", 0) == 0) f.embedding_reduced = true;
+  for (std::uint32_t i = 0; i < trace.comm_args.size(); ++i) {
+    const std::string_view group = trace.strings.view(trace.comm_args.group_desc[i]);
+    f.groups_named = f.groups_named || !group.empty();
+    f.embedding_reduced = f.embedding_reduced || group.rfind("EMBEDDING", 0) == 0;
+  }
   return f;
 }
 
@@ -344,7 +348,7 @@ Result<ModelShape> recognise_model(const TraceSet& traces, std::int64_t tp, std:
     m.recompute = f.again_linears > 0 ? "full" : f.again_attentions > 0 ? "selective" : "none";
   if (f.embedding_reduced)
     m.tied_embedding = 1;
-  else if (f.embedding_group)
+  else if (f.embedding_group && f.groups_named)
     m.tied_embedding = 0;
   apply_given(m, given, tell);
   // without groups of their own, as many of k and v as of q is what nothing contradicts

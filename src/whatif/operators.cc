@@ -157,11 +157,10 @@ bool is_attention_kernel(std::string_view name) {
 }
 
 const std::vector<Tensor>& Operators::tensors(std::uint32_t row) const {
-  static const std::vector<Tensor> none;
   const OpTable& ops = trace->ops;
-  if (ops.kind[row] != OpKind::cpu_op || ops.extra[row] == kNone) return none;
+  if (ops.kind[row] != OpKind::cpu_op || ops.extra[row] == kNone) return no_shapes;
   const std::uint32_t s = shapes_of[raw(trace->op_args.input_dims[ops.extra[row]])];
-  return s == kNone ? none : shapes[s];
+  return s == kNone ? no_shapes : shapes[s];
 }
 
 std::int64_t Operators::sequence(std::uint32_t row) const {
@@ -281,9 +280,22 @@ void find_anchors(Operators& o) {
   using F = NameFlags;
   std::vector<std::uint32_t> anchor_of(o.trace->ops.size(), kNone);
   std::vector<std::uint32_t> kernel_flags(o.trace->strings.size(), 0);  // 1 asked, 2 gemm, 4 attention
+  // By thread and pass: the last anchor, and whether the loss has come since.
+  struct Last {
+    std::uint32_t anchor = kNone;
+    bool loss = false;
+  };
+  std::vector<Last> last(o.trace->lanes.size() * 2);
   for (std::uint32_t n = 0; n < o.launches.size(); ++n) {
     Launch& l = o.launches[n];
     if (o.trace->ops.kind[l.task] != OpKind::kernel || l.op == kNone) continue;
+    Last& before = last[raw(l.lane) * 2 + (l.backward ? 1 : 0)];
+    for (std::uint32_t p = l.op; p != kNone; p = o.parent[p]) {
+      if ((o.flags(p) & F::loss) == 0) continue;
+      before.loss = true;
+      if (!l.backward && before.anchor != kNone) o.anchors[before.anchor].at_loss = true;
+      break;
+    }
     std::uint32_t& k = kernel_flags[raw(o.trace->ops.name[l.task])];
     if (k == 0) {
       const std::string_view name = o.name(l.task);
@@ -320,7 +332,9 @@ void find_anchors(Operators& o) {
     a.first_launch = n;
     if (anchor_of[a.op] == kNone) {
       anchor_of[a.op] = static_cast<std::uint32_t>(o.anchors.size());
+      a.at_loss = l.backward && before.loss;
       o.anchors.push_back(a);
+      before = {anchor_of[a.op], false};
     }
     l.anchor = anchor_of[a.op];
     Anchor& at = o.anchors[l.anchor];
@@ -330,129 +344,6 @@ void find_anchors(Operators& o) {
       at.in = at.backward ? g.n : g.k;  // the first backward product is the input's gradient
       at.out = at.backward ? g.k : g.n;
     }
-  }
-}
-
-// The linear layers between two attentions: proj, fc1 (gate and up apart: two), fc2, then possibly the head and another
-// micro-batch, then q, k and v in one to three. Counts of each that fit the shapes; `known` breaks ties.
-struct Counts {
-  int fc1 = 0, head = 0, qkv = 0;
-  bool operator==(const Counts&) const = default;
-};
-
-bool shaped(const Anchor& a) { return a.in > 0 && a.out > 0; }
-
-bool fits(const std::vector<Anchor*>& s, const Counts& c) {
-  if (s.size() != static_cast<std::size_t>(2 + c.fc1 + c.head + c.qkv)) return false;
-  if (!std::all_of(s.begin(), s.end(), [](const Anchor* a) { return shaped(*a); })) return true;
-  const std::int64_t h = s[0]->out;
-  std::size_t i = 1;
-  const std::int64_t up = s[1]->out;
-  for (int n = 0; n < c.fc1; ++n, ++i)
-    if (s[i]->in != h || s[i]->out != up) return false;
-  const Anchor& down = *s[i++];
-  if (down.out != h || (down.in != up && (c.fc1 == 2 || down.in * 2 != up))) return false;
-  for (; i < s.size(); ++i)
-    if (s[i]->in != h) return false;
-  return true;
-}
-
-void give(const std::vector<Anchor*>& s, const Counts& c) {
-  for (std::size_t i = 0; i < s.size(); ++i) {
-    const int n = static_cast<int>(i) - 1;
-    Place p = Place::proj;
-    if (n >= 0) p = n < c.fc1 ? Place::fc1 : n == c.fc1 ? Place::fc2 : n <= c.fc1 + c.head ? Place::head : Place::qkv;
-    if (p == Place::qkv && c.qkv > 1) p = n == c.fc1 + c.head + 1 ? Place::q : Place::kv;
-    s[i]->place = p;
-  }
-}
-
-// `list` is in forward order: of a backward pass, from its end.
-void place_anchors(const std::vector<Anchor*>& list) {
-  std::vector<std::vector<Anchor*>> between(1);
-  for (Anchor* a : list) {
-    if (!a->attention) {
-      between.back().push_back(a);
-    } else {
-      a->place = Place::attention;
-      if (!between.back().empty() || between.size() == 1) between.emplace_back();
-    }
-  }
-  if (between.size() < 2) return;
-  // Before the first attention: q, k and v, unless the trace begins elsewhere.
-  const std::vector<Anchor*>& head = between.front();
-  int qkv = head.size() <= 3 ? static_cast<int>(head.size()) : 0;
-  std::vector<std::pair<Counts, std::uint64_t>> votes;
-  auto options = [&](const std::vector<Anchor*>& s, bool last, auto&& visit) {
-    for (const int hd : {0, 1})
-      for (const int q : {1, 2, 3, 0})
-        for (const int f : {1, 2})
-          if (last == (q == 0) && fits(s, {f, hd, q})) visit(Counts{f, hd, q});
-  };
-  for (std::size_t i = 1; i + 1 < between.size(); ++i) {
-    options(between[i], false, [&](const Counts& c) {
-      auto it = std::find_if(votes.begin(), votes.end(), [&](const auto& v) { return v.first == c; });
-      if (it == votes.end()) it = votes.insert(votes.end(), {c, 0});
-      // as many as before the first attention, and no head inside of a stage, are likelier
-      it->second += 4 + (c.qkv == qkv ? 4u : 0u) + (c.head == 0 ? 1u : 0u);
-    });
-  }
-  Counts best;
-  std::uint64_t most = 0;
-  for (const auto& [c, n] : votes)
-    if (n > most) best = c, most = n;
-  if (most == 0) {
-    // one layer between the ends: only the last segment tells
-    options(between.back(), true, [&](const Counts& c) {
-      if (best.fc1 == 0) best = c;
-    });
-    best.qkv = qkv;
-  }
-  if (qkv == 0) qkv = best.qkv;
-  auto close = [&](const Counts& c) {
-    return (c.fc1 == best.fc1) * 2 + (c.qkv == best.qkv || c.qkv == 0) * 2 - c.head;
-  };
-  for (std::size_t i = 1; i < between.size(); ++i) {
-    const bool last = i + 1 == between.size();
-    Counts chosen;
-    int score = -100;
-    options(between[i], last, [&](const Counts& c) {
-      if (close(c) > score) chosen = c, score = close(c);
-    });
-    // a trace that ends within a layer
-    if (chosen.fc1 == 0 && last && between[i].size() < static_cast<std::size_t>(2 + best.fc1)) chosen = best;
-    if (chosen.fc1 == 0 && last && best.fc1 != 0) {
-      options(between[i], false, [&](const Counts& c) {
-        if (close(c) > score) chosen = c, score = close(c);
-      });
-    }
-    if (chosen.fc1 != 0) give(between[i], chosen);
-  }
-  const std::size_t from = head.size() - std::min(head.size(), static_cast<std::size_t>(qkv));
-  for (std::size_t i = from; i < head.size(); ++i)
-    head[i]->place = qkv <= 1 ? Place::qkv : i == from ? Place::q : Place::kv;
-}
-
-void place(Operators& o) {
-  for (std::uint32_t lane = 0; lane < o.trace->lanes.size(); ++lane) {
-    for (const bool backward : {false, true}) {
-      std::vector<Anchor*> list;
-      for (Anchor& a : o.anchors)
-        if (raw(a.lane) == lane && a.backward == backward) list.push_back(&a);
-      if (backward) std::reverse(list.begin(), list.end());
-      if (!list.empty()) place_anchors(list);
-    }
-  }
-  // The forward pass knows best: its order is the program's.
-  for (Anchor& a : o.anchors) {
-    if (!a.backward || a.attention) continue;
-    const std::uint32_t f = o.forward_launch(a.op, o.launches[a.first_launch].at);
-    if (f == kNone || o.launches[f].anchor == kNone) continue;
-    const Anchor& forward = o.anchors[o.launches[f].anchor];
-    if (forward.attention) continue;
-    if (shaped(a) && shaped(forward) && (a.in != forward.in || a.out != forward.out)) continue;
-    if (forward.place != Place::none) a.place = forward.place;
-    if (!shaped(a)) a.in = forward.in, a.out = forward.out;
   }
 }
 
@@ -467,7 +358,7 @@ Operators read_operators(const RankTrace& trace) {
   nest(o, calls);
   find_launches(o, calls);
   find_anchors(o);
-  place(o);
+  place_anchors(o);
   return o;
 }
 

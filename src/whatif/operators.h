@@ -41,6 +41,7 @@ enum class Place : std::uint8_t { none, qkv, q, kv, attention, proj, fc1, fc2, h
 struct Anchor {
   Place place = Place::none;
   bool attention = false, backward = false;
+  bool at_loss = false;  // next to the loss, so the head
   LaneId lane = kNoLane;
   std::uint32_t op = kNone;                  // the operator, or the autograd node
   std::int64_t in = 0, out = 0, tokens = 0;  // of a linear layer: [tokens, in] x [in, out]; 0 = not told
@@ -69,6 +70,7 @@ struct Operators {
   std::vector<std::uint32_t> flags_name;  // NameFlags by StrId
   std::vector<std::uint32_t> shapes_of;   // by StrId: row of `shapes`, kNone = not parsed
   std::vector<std::vector<Tensor>> shapes;
+  std::vector<Tensor> no_shapes;
   std::vector<Launch> launches;  // in the order of their calls
   std::vector<Anchor> anchors;   // in that order too
   bool coarse = false;           // whole microseconds
@@ -91,6 +93,8 @@ struct Operators {
 };
 
 Operators read_operators(const RankTrace& trace);
+// The last part of that: gives the anchors their places. (layer_places.cc)
+void place_anchors(Operators& o);
 
 bool is_gemm_kernel(std::string_view name);
 bool is_split_reduction(std::string_view name);  // adds up the parts of a matrix product
