@@ -131,6 +131,7 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   job.base.dims.tp = static_cast<double>(layout.tp);
   job.base.dims.dp = static_cast<double>(layout.dp);
   job.base.gated_mlp = job.shape.gated_mlp;
+  job.base.positions = static_cast<double>(job.shape.positions);
   auto program = learn_program(traces, build, layout, &packs);
   if (!program) return tl::unexpected(program.error());
   job.program = std::move(*program);

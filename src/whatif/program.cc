@@ -18,12 +18,14 @@ class Learner {
     inside.assign(g.size(), 0);
     ordinal.assign(g.size(), 0);
     done.assign(g.size(), 0);
+    placed.assign(g.size(), 0);
     const auto ranks = static_cast<std::uint32_t>(g.ranks.size());
     p.pieces.resize(ranks);
     std::vector<std::vector<std::uint32_t>> nodes(ranks);
     for (std::uint32_t n = 0; n < g.size(); ++n)
       if (g.kind[n] != NodeKind::rendezvous) nodes[g.rank[n]].push_back(n);
     meeting_edges();
+    p.waited.resize(b.communication.rows.size());
     for (std::uint32_t r = 0; r < ranks; ++r) take_apart(r, nodes[r]);
     learn_depth();
   }
@@ -129,6 +131,8 @@ class Learner {
     for (const std::uint32_t n : nodes) ++first[piece_of[n] + 2];
     for (std::size_t i = 2; i < first.size(); ++i) first[i] += first[i - 1];
     for (const std::uint32_t n : nodes) order[first[piece_of[n] + 1]++] = n;
+    for (std::size_t piece = 0; piece < a.pieces.size(); ++piece)
+      in_program_order(order, first[piece], first[piece + 1]);
     std::vector<std::uint32_t> count(p.roles.size(), 0);  // nodes of each lane in the pieces before
     for (std::uint32_t piece = 0; piece < a.pieces.size(); ++piece) {
       PieceItems out;
@@ -161,6 +165,52 @@ class Learner {
     }
   }
 
+  // Host work as it was done, each task right after its launch; nothing before what it waits for.
+  void in_program_order(std::vector<std::uint32_t>& order, std::uint32_t from, std::uint32_t to) {
+    struct Key {
+      Ns at;
+      std::uint32_t task, node;
+      bool operator<(const Key& o) const {
+        return at != o.at ? at < o.at : task != o.task ? task < o.task : node < o.node;
+      }
+    };
+    std::vector<Key> keys;
+    for (std::uint32_t i = from; i < to; ++i) {
+      const std::uint32_t n = order[i];
+      const bool second = row_of[n] != kNone && b.communication.rows[row_of[n]].last == n;
+      const std::uint32_t launched = second ? b.communication.rows[row_of[n]].node : n;
+      Ns at = g.observed_start[n] + (g.kind[n] == NodeKind::host ? g.duration[n] : 0);
+      for (std::uint32_t e = g.first_pred[launched]; e < g.first_pred[launched + 1]; ++e)
+        if (g.pred_kind[e] == EdgeKind::launch && g.pred[e] != kNoNode)
+          at = g.observed_start[raw(g.pred[e])] + g.duration[raw(g.pred[e])];
+      keys.push_back({at, g.kind[n] == NodeKind::host ? 0u : second ? 2u : 1u, n});
+    }
+    std::sort(keys.begin(), keys.end());
+    const std::uint32_t piece = to > from ? p.anatomy.piece[order[from]] : 0, rank = to > from ? g.rank[order[from]] : 0;
+    std::uint32_t out = from;
+    std::vector<std::uint32_t> open;
+    for (const Key& k : keys) {
+      open.assign(1, k.node);
+      while (!open.empty()) {
+        const std::uint32_t n = open.back();
+        if (placed[n]) {
+          open.pop_back();
+          continue;
+        }
+        const std::size_t before = open.size();
+        for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e) {
+          if (g.pred[e] == kNoNode) continue;
+          const std::uint32_t q = raw(g.pred[e]);
+          if (g.rank[q] == rank && p.anatomy.piece[q] == piece && !placed[q]) open.push_back(q);
+        }
+        if (open.size() != before) continue;
+        placed[n] = 1;
+        order[out++] = n;
+        open.pop_back();
+      }
+    }
+  }
+
   void add_edge(Item& item, std::uint32_t n, std::uint32_t e, std::uint32_t piece,
                 const std::vector<std::uint32_t>& before, bool bucket) {
     const EdgeKind kind = g.pred_kind[e];
@@ -182,6 +232,14 @@ class Learner {
     }
     const std::uint32_t lane = lane_row(from);
     if (lane == kNone) return;
+    if (row_of[from] != kNone &&
+        p.anatomy.ranks[g.rank[n]].pieces[p.anatomy.piece[from]].kind == PieceKind::exchange) {
+      // whatever comes next on that lane waits for the exchange, not this very node
+      auto& waits_for = p.waited[row_of[from]];
+      if (std::none_of(waits_for.begin(), waits_for.end(), [&](const ExchangeWait& w) { return w.lane == item.lane; }))
+        waits_for.push_back({item.lane, kind, g.pred_lag[e]});
+      return;
+    }
     std::uint32_t back = 0;
     if (!done[from]) {
       ++p.unlike;
@@ -246,7 +304,7 @@ class Learner {
   std::vector<std::uint32_t> row_of;                     // by node
   std::vector<std::uint8_t> waits;                       // by row
   std::vector<std::uint32_t> inside, ordinal;            // by node: item of its piece; place on its lane
-  std::vector<std::uint8_t> done;
+  std::vector<std::uint8_t> done, placed;
 };
 
 }  // namespace

@@ -41,6 +41,13 @@ struct Item {
   bool waits = true;               // of a transfer
 };
 
+// What waits for an exchange after it: a stream, or a thread.
+struct ExchangeWait {
+  std::uint32_t lane;  // row of Program::roles
+  EdgeKind kind;
+  Ns lag;
+};
+
 struct PieceItems {
   std::uint32_t first = 0, count = 0;  // rows of Program::items
 };
@@ -52,6 +59,7 @@ struct Program {
   std::vector<std::vector<PieceItems>> pieces;                  // by rank, as anatomy.ranks[r].pieces
   std::vector<Item> items;
   std::vector<ItemEdge> edges;
+  std::vector<std::vector<ExchangeWait>> waited;                // by row of Communication::rows
   std::uint32_t queue_depth = 1024;
   std::uint64_t unlike = 0;  // waits on something later in the program, put to the nearest
 };

@@ -31,7 +31,6 @@ struct Use {
 struct Bucketing {
   bool overlapped = false;
   double size = 0;                    // parameters at which a bucket is full
-  double size_before = 0;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> samples;  // rank, piece of the traced job
 };
 
@@ -60,6 +59,12 @@ struct NewRank {
   double bucket_factor = 1, gathered = 0;
   std::map<std::int32_t, double> reduced;  // by part: parameters in buckets so far
   std::uint32_t buckets = 0;
+  struct Wait {
+    std::uint32_t ref;
+    EdgeKind kind;
+    Ns lag;
+  };
+  std::map<std::uint32_t, std::vector<Wait>> waits;  // by role: of whatever comes next on it
 };
 
 class Rebuilder {
@@ -180,34 +185,29 @@ class Rebuilder {
 
   // ---- buckets ----
 
-  double row_parameters(const CommRow& row, double bytes_each) const {
-    return row.bytes < 0 ? 0 : static_cast<double>(row.bytes) / bytes_each;
-  }
-
-  // The bytes of a gradient: of the first bucket with a known type; the threshold from where buckets were closed.
+  // When a bucket is full: the least that one was closed with, but for the last of a pass, which takes what is left.
+  // Megatron-LM's default (distributed_data_parallel_config: the larger of 40 million parameters and one million a
+  // replica) where the traced buckets agree with it.
   void learn_buckets() {
-    double largest_low = 0, least_size = 1e30;
+    double least = 1e30;
     for (const Column& column : columns)
-      for (std::size_t s = 0; s < column.rank.size(); ++s) {
-        const std::uint32_t r = column.rank[s];
+      for (const std::uint32_t r : column.rank) {
         const RankAnatomy& a = program.anatomy.ranks[r];
+        std::map<std::pair<std::int32_t, std::int32_t>, std::uint32_t> last;  // of a step's pass
+        for (std::uint32_t k = 0; k < a.pieces.size(); ++k)
+          if (a.pieces[k].kind == PieceKind::bucket) last[{a.pieces[k].step, a.pieces[k].pass}] = k;
         for (std::uint32_t k = 0; k < a.pieces.size(); ++k) {
-          if (a.pieces[k].kind != PieceKind::bucket) continue;
+          if (a.pieces[k].kind != PieceKind::bucket || last.at({a.pieces[k].step, a.pieces[k].pass}) == k) continue;
           const double size = bucket_parameters(r, k);
-          if (size <= 0) continue;
-          if (a.pieces[k].layer < a.layers) least_size = std::min(least_size, size);
+          if (size > 0) least = std::min(least, size);
         }
       }
-    // between: no bucket was closed before it held `size`; Megatron's default of 40 million where that fits
-    buckets.size_before = least_size < 1e30 ? least_size : 0;
-    const double usual = std::max(40e6, 1e6 * static_cast<double>(old.layout.dp));
-    if (buckets.size_before >= usual) {
-      buckets.size_before = usual;
-      buckets.size = std::max(40e6, 1e6 * static_cast<double>(now.layout.dp));
-    } else {
-      buckets.size = buckets.size_before;
+    if (least > 1e29) {  // one bucket holds all
+      buckets.size = 1e30;
+      return;
     }
-    (void)largest_low;
+    const auto usual = [](const JobLayout& l) { return std::max(40e6, 1e6 * static_cast<double>(l.dp)); };
+    buckets.size = least >= usual(old.layout) ? usual(now.layout) : least;
   }
 
   double bucket_parameters(std::uint32_t r, std::uint32_t piece) const {
@@ -278,6 +278,7 @@ class Rebuilder {
           const auto old_stages = static_cast<std::int32_t>(old.layout.pp);
           const std::int32_t alike = s == 0 ? 0 : s == stages - 1 ? old_stages - 1 : std::min(1, old_stages - 1);
           rank.source = column.rank[static_cast<std::size_t>(alike)];
+          std::map<std::uint8_t, std::int32_t> numbers;  // of exchanges that carry the same
           for (std::int32_t step = 0; step < base_steps; ++step) {
             const auto use = [&](std::uint32_t r, std::uint32_t piece) -> Use& {
               Use u;
@@ -286,11 +287,10 @@ class Rebuilder {
               return rank.uses.back();
             };
             use(rank.source, pass_pieces[rank.source].begin.at(step));
-            std::int32_t exchange = 0;
             for (std::size_t k = 0; k < schedule.stage[static_cast<std::size_t>(s)].size(); ++k) {
               const Slot& slot = schedule.stage[static_cast<std::size_t>(s)][k];
               if (!slot.is_pass) {
-                const ExchangePiece* e = exchange_for(column, slot, exchange++, s);
+                const ExchangePiece* e = exchange_for(column, slot, rank.source, numbers);
                 if (e == nullptr) return fail("the traced job has no exchange between stages to model new ones on");
                 Use& u = use(e->rank, e->piece);
                 u.slot = static_cast<std::int32_t>(k);
@@ -311,6 +311,7 @@ class Rebuilder {
                 Use& u = use(r, piece);
                 u.part = part;
                 const bool same = special == (input_side ? source == 0 : source == old_parts - 1);
+                u.last_pass = kind == PieceKind::backward_begin && last_backward(s, slot);
                 if (kind == PieceKind::forward_begin && !first && (!last || !same)) u.tail = true;
                 if (kind == PieceKind::forward_begin && last && !first && same) u.tail = false;
                 if (!same && kind == PieceKind::forward_end) u.head = true;
@@ -353,10 +354,13 @@ class Rebuilder {
 
   bool last_backward(std::int32_t, const Slot& slot) const { return slot.micro_batch == now.layout.num_microbatches - 1; }
 
-  const ExchangePiece* exchange_for(const Column& column, const Slot& slot, std::int32_t number, std::int32_t stage) {
+  // The traced exchange to make one of: of the same column, carrying the same, best of the stage that is alike; the
+  // k-th of those for the k-th such of the new rank, so that an unchanged job is put together as it was.
+  const ExchangePiece* exchange_for(const Column& column, const Slot& slot, std::uint32_t source,
+                                    std::map<std::uint8_t, std::int32_t>& number) {
     std::uint8_t mask = 0;
     for (const Transfer& t : slot.transfers) mask |= bit_of(t);
-    const auto key = std::pair(static_cast<std::uint32_t>(&column - columns.data()), mask);
+    const auto key = std::tuple(static_cast<std::uint32_t>(&column - columns.data()), source, mask);
     auto it = fitting.find(key);
     if (it == fitting.end()) {
       std::vector<const ExchangePiece*> best;
@@ -364,14 +368,14 @@ class Rebuilder {
       for (const ExchangePiece& e : exchanges) {
         if (std::find(column.rank.begin(), column.rank.end(), e.rank) == column.rank.end()) continue;
         const int common = __builtin_popcount(e.mask & mask), extra = __builtin_popcount(e.mask & ~mask);
-        const int fits = 4 * common - extra - (e.mask == mask ? -8 : 0);
+        const int fits = 8 * common - 2 * extra + (e.mask == mask ? 16 : 0) + (e.rank == source ? 1 : 0);
         if (fits > score) score = fits, best.clear();
         if (fits == score) best.push_back(&e);
       }
       it = fitting.emplace(key, std::move(best)).first;
     }
     if (it->second.empty()) return nullptr;
-    return it->second[static_cast<std::size_t>(number + stage) % it->second.size()];
+    return it->second[static_cast<std::size_t>(number[mask]++) % it->second.size()];
   }
 
   // ---- traces of the new ranks: names and lanes of a column's ranks together ----
@@ -538,8 +542,20 @@ class Rebuilder {
         if (rank.inserted.active && rank.blocked == kNone) continue;  // a bucket comes first
         return;
       }
+      after_exchange(rank);
       rank.main.active = false;
       ++rank.use_at;
+    }
+  }
+
+  void after_exchange(NewRank& rank) {
+    const Cursor& at = rank.main;
+    for (std::uint32_t i = 0; i < at.carries.size(); ++i) {
+      if (at.carries[i].empty()) continue;
+      const Item& item = program.items[program.pieces[at.use->rank][at.use->piece].first + i];
+      for (const auto& [row, slot] : at.transfer_of)
+        if (row == item.comm)
+          for (const ExchangeWait& w : program.waited[row]) rank.waits[w.lane].push_back({slot, w.kind, w.lag});
     }
   }
 
@@ -562,6 +578,7 @@ class Rebuilder {
       if (use.tail) at.from = last;
       if (use.head) at.to = first;
     }
+    at.carries.clear();
     const PieceKind kind = program.anatomy.ranks[use.rank].pieces[use.piece].kind;
     if (kind == PieceKind::exchange) assign_transfers(rank, at, items);
     if (kind == PieceKind::backward_end && use.last_pass && buckets.overlapped) {
@@ -651,12 +668,12 @@ class Rebuilder {
   double part_parameters(std::int32_t part) const {
     const std::int32_t parts = schedule.stages * schedule.chunks;
     return stage_parameters(now.dims, static_cast<double>(now.layout.layers) / parts, part == 0, part == parts - 1,
-                            now.gated_mlp);
+                            now.gated_mlp, now.positions);
   }
   double rank_parameters(const JobShape& shape, std::int64_t stage, std::int32_t chunks) const {
     const double layers = static_cast<double>(shape.layout.layers) / static_cast<double>(shape.layout.pp);
     (void)chunks;
-    return stage_parameters(shape.dims, layers, stage == 0, stage == shape.layout.pp - 1, shape.gated_mlp);
+    return stage_parameters(shape.dims, layers, stage == 0, stage == shape.layout.pp - 1, shape.gated_mlp, shape.positions);
   }
   // How a rank's parameters compare with those of the traced rank whose step it takes.
   double parameter_factor(const NewRank& rank, std::uint32_t base_rank) const {
@@ -714,6 +731,14 @@ class Rebuilder {
       if (open(from)) return block(rank, from);
       edges.push_back({from, edge.kind, edge.lag});
     }
+    const auto waited = rank.waits.find(item.lane);
+    if (waited != rank.waits.end()) {
+      for (const NewRank::Wait& w : waited->second) {
+        const std::uint32_t from = resolve(w.ref);
+        if (open(from)) return block(rank, from);
+        if (from != kNone) edges.push_back({from, w.kind, w.lag});
+      }
+    }
     if (item.queue != kNone) {
       const auto& tasks = rank.tasks[item.queue];
       if (tasks.size() > program.queue_depth) {
@@ -739,6 +764,7 @@ class Rebuilder {
     const bool meets = communicates && c.rows[item.comm].last != c.rows[item.comm].node;
     const std::uint32_t node = add_node(r, item, meets ? 0 : took, g.at_begin[item.node]);
     at.refs[i] = node;
+    if (waited != rank.waits.end()) rank.waits.erase(waited);
     rank.order[item.lane].push_back(node);
     if (!host) rank.tasks[item.lane].push_back(node);
     if (host) mark_steps(r, item.node, node, use);
@@ -1134,7 +1160,7 @@ class Rebuilder {
   std::vector<Column> columns;
   std::vector<PassPieces> pass_pieces;
   std::vector<ExchangePiece> exchanges;
-  std::map<std::pair<std::uint32_t, std::uint8_t>, std::vector<const ExchangePiece*>> fitting;
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint8_t>, std::vector<const ExchangePiece*>> fitting;
   Bucketing buckets;
   double gradient_bytes = 4;
   std::int32_t base_steps = 0;
@@ -1153,12 +1179,12 @@ class Rebuilder {
 
 }  // namespace
 
-double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated) {
+double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated, double positions) {
   const double attention = d.heads * d.head_dim, keys = d.kv_heads * d.head_dim;
   const double layer = (d.hidden * (attention + 2 * keys) + attention * d.hidden +
                         (gated ? 3.0 : 2.0) * d.hidden * d.ffn) / d.tp + 4 * d.hidden;
   const double table = d.vocab * d.hidden / d.tp;
-  return layers * layer + (first ? table : 0) + (last ? table : 0);
+  return layers * layer + (first ? table + positions * d.hidden : 0) + (last ? table : 0);
 }
 
 Result<Rebuilt> rebuild(const TraceSet& traces, const GraphBuild& build, const Program& program, const JobShape& base,

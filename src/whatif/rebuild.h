@@ -19,6 +19,7 @@ struct JobShape {  // all that a rebuilt job is described by
   std::int32_t chunks = 1;  // of each stage
   Dims dims;                // of the model and a micro-batch
   bool gated_mlp = false;
+  double positions = 0;  // rows of a learnt position embedding
 };
 
 // What the pieces' times become; by node of the traced job.
@@ -45,7 +46,7 @@ struct Rebuilt {
 };
 
 // Parameters of one stage under tensor parallelism: of its layers, and of the embedding or head where it has one.
-double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated);
+double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated, double positions);
 
 // Errors: a shape that cannot be (layers that the parts do not divide ...); ranks that would wait for each other.
 Result<Rebuilt> rebuild(const TraceSet& traces, const GraphBuild& build, const Program& program, const JobShape& base,
