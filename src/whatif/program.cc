@@ -133,13 +133,16 @@ class Learner {
     for (const std::uint32_t n : nodes) order[first[piece_of[n] + 1]++] = n;
     for (std::size_t piece = 0; piece < a.pieces.size(); ++piece)
       in_program_order(order, first[piece], first[piece + 1]);
-    std::vector<std::uint32_t> count(p.roles.size(), 0);  // nodes of each lane in the pieces before
+    lane_order.assign(p.roles.size(), {});
+    for (const std::uint32_t n : nodes)
+      if (const std::uint32_t lane = lane_row(n); lane != kNone) {
+        ordinal[n] = static_cast<std::uint32_t>(lane_order[lane].size());
+        lane_order[lane].push_back(n);
+      }
     for (std::uint32_t piece = 0; piece < a.pieces.size(); ++piece) {
       PieceItems out;
       out.first = static_cast<std::uint32_t>(p.items.size());
-      const bool bucket = a.pieces[piece].kind == PieceKind::bucket;
-      count.resize(p.roles.size(), 0);
-      std::vector<std::uint32_t> before = count;
+      std::vector<std::uint32_t> before;  // by role: nodes of the lane that come before the piece; told when asked for
       for (std::uint32_t i = first[piece]; i < first[piece + 1]; ++i) {
         const std::uint32_t n = order[i];
         Item item;
@@ -147,7 +150,6 @@ class Learner {
         item.lane = lane_row(n);
         item.first_edge = static_cast<std::uint32_t>(p.edges.size());
         inside[n] = static_cast<std::uint32_t>(p.items.size()) - out.first;
-        if (item.lane != kNone) ordinal[n] = count[item.lane]++;
         done[n] = 1;
         if (row_of[n] != kNone) {
           item.comm = row_of[n];
@@ -155,7 +157,7 @@ class Learner {
           item.transfer = row.last == n && row.last != row.node;
           item.waits = waits[item.comm] != 0;
         }
-        for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e) add_edge(item, n, e, piece, before, bucket);
+        for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e) add_edge(item, n, e, piece, before, order[first[piece]]);
         item.edges = static_cast<std::uint32_t>(p.edges.size()) - item.first_edge;
         p.items.push_back(item);
       }
@@ -165,26 +167,27 @@ class Learner {
     }
   }
 
+  struct Key {  // place in the program: when its host work was done, or its launch
+    Ns at;
+    std::uint32_t task, node;
+    bool operator<(const Key& o) const {
+      return at != o.at ? at < o.at : task != o.task ? task < o.task : node < o.node;
+    }
+  };
+  Key key_of(std::uint32_t n) const {
+    const bool second = row_of[n] != kNone && b.communication.rows[row_of[n]].last == n;
+    const std::uint32_t launched = second ? b.communication.rows[row_of[n]].node : n;
+    Ns at = g.observed_start[n] + (g.kind[n] == NodeKind::host ? g.duration[n] : 0);
+    for (std::uint32_t e = g.first_pred[launched]; e < g.first_pred[launched + 1]; ++e)
+      if (g.pred_kind[e] == EdgeKind::launch && g.pred[e] != kNoNode)
+        at = g.observed_start[raw(g.pred[e])] + g.duration[raw(g.pred[e])];
+    return {at, g.kind[n] == NodeKind::host ? 0u : second ? 2u : 1u, n};
+  }
+
   // Host work as it was done, each task right after its launch; nothing before what it waits for.
   void in_program_order(std::vector<std::uint32_t>& order, std::uint32_t from, std::uint32_t to) {
-    struct Key {
-      Ns at;
-      std::uint32_t task, node;
-      bool operator<(const Key& o) const {
-        return at != o.at ? at < o.at : task != o.task ? task < o.task : node < o.node;
-      }
-    };
     std::vector<Key> keys;
-    for (std::uint32_t i = from; i < to; ++i) {
-      const std::uint32_t n = order[i];
-      const bool second = row_of[n] != kNone && b.communication.rows[row_of[n]].last == n;
-      const std::uint32_t launched = second ? b.communication.rows[row_of[n]].node : n;
-      Ns at = g.observed_start[n] + (g.kind[n] == NodeKind::host ? g.duration[n] : 0);
-      for (std::uint32_t e = g.first_pred[launched]; e < g.first_pred[launched + 1]; ++e)
-        if (g.pred_kind[e] == EdgeKind::launch && g.pred[e] != kNoNode)
-          at = g.observed_start[raw(g.pred[e])] + g.duration[raw(g.pred[e])];
-      keys.push_back({at, g.kind[n] == NodeKind::host ? 0u : second ? 2u : 1u, n});
-    }
+    for (std::uint32_t i = from; i < to; ++i) keys.push_back(key_of(order[i]));
     std::sort(keys.begin(), keys.end());
     const std::uint32_t piece = to > from ? p.anatomy.piece[order[from]] : 0, rank = to > from ? g.rank[order[from]] : 0;
     std::uint32_t out = from;
@@ -212,7 +215,7 @@ class Learner {
   }
 
   void add_edge(Item& item, std::uint32_t n, std::uint32_t e, std::uint32_t piece,
-                const std::vector<std::uint32_t>& before, bool bucket) {
+                std::vector<std::uint32_t>& before, std::uint32_t begin) {
     const EdgeKind kind = g.pred_kind[e];
     if (g.pred[e] == kNoNode) {
       item.root = true;
@@ -232,7 +235,7 @@ class Learner {
     }
     const std::uint32_t lane = lane_row(from);
     if (lane == kNone) return;
-    if (row_of[from] != kNone &&
+    if (row_of[from] != kNone && piece - p.anatomy.piece[from] <= 2 &&
         p.anatomy.ranks[g.rank[n]].pieces[p.anatomy.piece[from]].kind == PieceKind::exchange) {
       // whatever comes next on that lane waits for the exchange, not this very node
       auto& waits_for = p.waited[row_of[from]];
@@ -241,9 +244,17 @@ class Learner {
       return;
     }
     std::uint32_t back = 0;
-    if (!done[from]) {
+    if (before.empty()) before.assign(p.roles.size(), kNone);
+    if (before[lane] == kNone) {
+      const auto& order = lane_order[lane];
+      const Key start = key_of(begin);
+      before[lane] = static_cast<std::uint32_t>(
+          std::partition_point(order.begin(), order.end(), [&](std::uint32_t x) { return key_of(x) < start; }) -
+          order.begin());
+    }
+    if (before[lane] <= ordinal[from]) {
       ++p.unlike;
-    } else if (!bucket && before[lane] > ordinal[from]) {
+    } else {
       back = before[lane] - 1 - ordinal[from];
     }
     p.edges.push_back({kind, false, lane, back, g.pred_lag[e]});
@@ -304,6 +315,7 @@ class Learner {
   std::vector<std::uint32_t> row_of;                     // by node
   std::vector<std::uint8_t> waits;                       // by row
   std::vector<std::uint32_t> inside, ordinal;            // by node: item of its piece; place on its lane
+  std::vector<std::vector<std::uint32_t>> lane_order;    // by role: nodes of the rank
   std::vector<std::uint8_t> done, placed;
 };
 
