@@ -72,15 +72,38 @@ std::vector<Command> make_commands() {
            "and answers with the iteration time, its 90 % interval, the classes of time, every rank and the reasons. "
            "Edits add up in one call. FACTORx multiplies a duration (0.5x is twice as fast); of a bandwidth it "
            "multiplies the bandwidth.\n\n"
-           "Of the layout the layers, the micro-batches of a step and the degree of data parallelism can be changed; "
-           "pipelines, tensor parallelism and shapes stay as they are. Edits are made in the order of the options "
-           "below, "
-           "whatever their order on the command line. docs/model.md says what each edit takes for granted.",
+           "Edits of the layout and of the model state the final configuration, which is checked as a whole; no other "
+           "dimension follows (the width of the feed-forward layers, heads and micro-batches stay unless given). They "
+           "need the traces of all stages. Edits are made in an order of their own, whatever the command line's: "
+           "stragglers, kernels, platform, the configuration, network, host. docs/model.md says what each edit takes "
+           "for granted.",
        .options =
-           {{"--layers", "N", "N layers in the whole model, the same for all stages", Takes::word},
+           {{"--dp", "N", "data parallelism of degree N", Takes::word},
+            {"--pp", "N", "N pipeline stages", Takes::word},
+            {"--tp", "N", "tensor parallelism of degree N", Takes::word},
+            {"--sequence-parallel", "on|off", "activations outside of tensor-parallel regions split by sequence",
+             Takes::word},
+            {"--layers", "N", "N layers in the whole model, the same for all stages", Takes::word},
+            {"--hidden", "N", "width of the model", Takes::word},
+            {"--ffn", "N", "width of the feed-forward layers", Takes::word},
+            {"--heads", "N", "attention heads; key-value heads follow where there were as many", Takes::word},
+            {"--head-dim", "N", "width of a head", Takes::word},
+            {"--seq-length", "N", "tokens of a sequence", Takes::word},
+            {"--seq", "N", "short for --seq-length", Takes::word},
             {"--num-microbatches", "N", "N micro-batches of each pipeline in a step", Takes::word},
             {"--microbatches", "N", "short for --num-microbatches", Takes::word},
-            {"--dp", "N", "data parallelism of degree N; the other dimensions stay", Takes::word},
+            {"--micro-batch-size", "N", "sequences of a micro-batch", Takes::word},
+            {"--global-batch-size", "N", "sequences of a step: the micro-batches follow", Takes::word},
+            {"--schedule", "NAME", "1f1b, interleaved:V (V chunks a stage) or zero-bubble", Takes::word},
+            {"--recompute", "none|selective|full", "what of a layer's forward pass runs again for its backward pass",
+             Takes::word},
+            {"--distributed-optimizer", "on|off", "the optimizer's state and work shared among the replicas",
+             Takes::word},
+            {"--gpus-per-node", "N", "GPUs of a server", Takes::word},
+            {"--platform", "NAME", "another GPU, with the links of its usual server: H100, A100, B200 ...",
+             Takes::word},
+            {"--cost-table", "FILE.csv", "times of kernels that win over what the trace tells: kernel,shape,time_us",
+             Takes::file},
             {"--kernel", "REGEX=FACTORx", "kernels whose name REGEX is found in take so much of their time",
              Takes::word, true},
             {"--fuse", "REGEX1,REGEX2", "a kernel of the second right after one of the first becomes one with it",
@@ -108,11 +131,12 @@ std::vector<Command> make_commands() {
             kQuiet,
             kThreads,
             kHelp},
-       .when_incomplete = "the input was truncated or data were lost; what could be read is answered",
+       .when_incomplete = "the input was truncated or data were lost, or the configuration does not fit into the "
+                          "memory of a GPU; what can be said is answered",
        .examples = {{"Matrix products twice as fast:", "orrery predict samples/gpt-tp2-pp2-dp2 --kernel gemm=0.5x"},
                     {"Eight times the data parallelism:", "orrery predict samples/gpt-tp2-pp2-dp2 --dp 16"},
-                    {"A model of twice the depth, with more micro-batches:",
-                     "orrery predict samples/gpt-tp2-pp2-dp2 --layers 8 --num-microbatches 8"},
+                    {"A model of twice the depth and width over four stages:",
+                     "orrery predict samples/gpt-tp2-pp2-dp2 --layers 8 --hidden 4096 --ffn 16384 --heads 32 --pp 4"},
                     {"A network of twice the bandwidth, and launches for free:",
                      "orrery predict samples/gpt-tp2-pp2-dp2 --network intra=2x --cuda-graphs"}},
        .run = run_predict},

@@ -16,6 +16,7 @@ struct RunOptions {
   std::vector<std::int64_t> steps;
   std::string export_path, csv_directory;  // "" = none
   unsigned threads = 0;                    // 0 = all cores
+  bool keep_rows = false;                  // of the traces, beyond the names that reports ask for
   bool json = false;
   bool quiet = false;
   bool show_progress = false;  // standard error is a terminal, and not --quiet

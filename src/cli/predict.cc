@@ -1,118 +1,191 @@
 // orrery predict: the same job, changed.
 #include <charconv>
+#include <optional>
 
 #include "cli/options.h"
 #include "cli/run.h"
 #include "reports/reports.h"
-#include "whatif/contention.h"
 #include "whatif/edits.h"
-#include "whatif/layout.h"
+#include "whatif/platform.h"
+#include "whatif/target.h"
 
 namespace orrery {
 namespace {
 
-// In this order: what is told from the measured run first, what adds to it last.
-constexpr std::string_view kOrder[] = {
-    "--without-stragglers", "--kernel", "--fuse",           "--network", "--host", "--launch",
-    "--cuda-graphs",        "--delay",  "--perfect-overlap"};
+// What changes the job's kernels as they were measured comes first, then its shape, then what runs it; in this order.
+constexpr std::string_view kBefore[] = {"--without-stragglers", "--kernel", "--fuse"};
+constexpr std::string_view kAfter[] = {"--network",     "--host",  "--launch",
+                                       "--cuda-graphs", "--delay", "--perfect-overlap"};
 
-}  // namespace
-
-Result<int> run_predict(const Args& given) {
-  Args args = given;
-  if (const auto it = args.options.find("--microbatches"); it != args.options.end())
-    args.options.emplace("--num-microbatches", it->second);
-  const auto options = understand(*find_command("predict"), args);
-  if (!options) return tl::unexpected(options.error());
+template <class Names>
+std::vector<Edit> edits_among(const Names& names, const Args& args) {
   std::vector<Edit> edits;
-  for (const std::string_view name : kOrder) {
+  for (const std::string_view name : names) {
     const auto it = args.options.find(name);
     if (it == args.options.end()) continue;
     if (it->second.empty()) edits.push_back({std::string(name), ""});
     for (const std::string& value : it->second) edits.push_back({std::string(name), value});
   }
+  return edits;
+}
+
+// The other names of options.
+Args with_full_names(Args args) {
+  for (const auto& [name, full] : {std::pair("--microbatches", "--num-microbatches"), {"--seq", "--seq-length"}})
+    if (const auto it = args.options.find(name); it != args.options.end()) args.options.emplace(full, it->second);
+  return args;
+}
+
+std::uint64_t moved_nodes(const ExecGraph& before, const ExecGraph& after) {
+  if (before.size() != after.size())
+    return before.size() > after.size() ? before.size() - after.size() : after.size() - before.size();
+  std::uint64_t n = 0;
+  for (std::uint32_t i = 0; i < before.size(); ++i) n += before.duration[i] != after.duration[i];
+  return std::max<std::uint64_t>(n, 1);
+}
+
+// Where the job's passes and layers cannot be told its data parallelism still can be changed: transfers alone.
+Result<AppliedEdit> dp_alone(const Run& run, GraphBuild& build, JobLayout& layout, const std::string& text) {
+  std::int64_t n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc{} || end != text.data() + text.size() || n < 1 || n > 1'000'000)
+    return fail("not a whole number from 1: " + text, "--dp");
+  const NetworkModel net = learn_network(run.traces, run.build, layout);
+  AppliedEdit edit{{"--dp", text}, {}, "transfers alone change: gradient buckets stay as they are"};
+  edit.floor = n == layout.dp ? 0.0 : net.intra.seen && net.inter.seen ? 0.03 : 0.06;
+  edit.doubt = 0.2;
+  const auto done = change_dp(run.traces, build, layout, n);
+  if (!done) return tl::unexpected(done.error());
+  edit.changed = *done;
+  return edit;
+}
+
+}  // namespace
+
+Result<int> run_predict(const Args& given) {
+  const Args args = with_full_names(given);
+  auto options = understand(*find_command("predict"), args);
+  if (!options) return tl::unexpected(options.error());
+  std::map<std::string, std::string> asked;
+  for (const std::string& name : shape_edits())
+    if (args.has(name)) asked[name] = args.value(name);
+  CostTable table;
+  if (args.has("--cost-table")) {
+    auto read = read_cost_table(args.value("--cost-table"));
+    if (!read) return tl::unexpected(read.error());
+    table = std::move(*read);
+  }
   Progress progress(options->show_progress);
+  options->keep_rows = true;
   auto run = run_again(args.positional, *options, progress);
   if (!run) return tl::unexpected(run.error());
+
+  progress.stage("taking the job apart");
+  const Overlap overlap =
+      overlap_of(run->build.graph, learn_contention(run->traces, run->build), run->replay);
+  auto layout = recognise_layout(run->traces, run->build);
+  Result<JobModel> job = layout ? learn_job(run->traces, run->build, *layout, {}, overlap)
+                                : Result<JobModel>(tl::unexpected(layout.error()));
+  if (!job && !asked.empty() && !(layout && asked.size() == 1 && asked.contains("--dp")))
+    return tl::unexpected(job.error());
 
   progress.stage("changing the job");
   Run changed;
   changed.build = run->build;
-  const Overlap overlap = overlap_of(run->build.graph, learn_contention(run->traces, run->build), run->replay);
   std::vector<AppliedEdit> applied;
-  auto layout = recognise_layout(run->traces, run->build);
-  if (layout) {
-    LayerRuns runs;  // told even where nothing asks for it: the answer names the layout
-    if (const auto layers = count_layers(run->traces, run->build, *layout, runs)) layout->layers = *layers;
-  }
-  JobLayout new_layout = layout ? *layout : JobLayout{};
-  const auto number = [&](std::string_view option) -> Result<std::int64_t> {
-    const std::string text = args.value(option);
-    std::int64_t n = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-    if (error != std::errc{} || end != text.data() + text.size() || n < 1 || n > 1'000'000)
-      return fail("not a whole number from 1: " + text, std::string(option));
-    return n;
-  };
-  for (const std::string_view option : {"--layers", "--num-microbatches", "--dp"}) {
-    if (!args.has(option)) continue;
-    if (!layout) return tl::unexpected(layout.error());
-    const auto n = number(option);
-    if (!n) return tl::unexpected(n.error());
-    AppliedEdit edit{{std::string(option), args.value(option)}, {}, {}};
-    Result<Changed> done;
-    if (option == "--dp") {
-      const NetworkModel net = learn_network(run->traces, run->build, *layout);
-      edit.floor = *n == layout->dp ? 0.0 : net.intra.seen && net.inter.seen ? 0.02 : 0.04;
-      edit.doubt = 0.15;
-      edit.assumes =
-          "the replicas of the trace stand for all; rings between servers use every member's own network card; more "
-          "ranks are not later on average";
-      done = change_dp(run->traces, changed.build, new_layout, *n);
-    } else if (option == "--layers") {
-      edit.doubt = 0.05;
-      edit.assumes =
-          "added layers are like those of the trace; optimizer kernels grow with the gradients that are reduced";
-      done = change_layers(run->traces, changed.build, new_layout, *n);
-      if (done && *n != layout->layers) edit.floor = 0.01;
-    } else {
-      edit.doubt = 0.02;
-      edit.assumes = "added micro-batches are like one in the middle of the step";
-      done = change_microbatches(changed.build, new_layout, *n);
-      edit.floor = done && done->nodes == 0 ? 0.0 : 0.01;
-    }
+  Scenario measured{run->traces, changed.build};
+  for (const Edit& e : edits_among(kBefore, args)) {
+    auto done = apply_edit(measured, e);
     if (!done) return tl::unexpected(done.error());
+    applied.push_back(std::move(*done));
+    if (e.name == "--without-stragglers" && job) std::fill(job->slow.begin(), job->slow.end(), 1.0);
+  }
+  if (args.has("--platform")) {
+    if (!job) return tl::unexpected(job.error());
+    AppliedEdit edit{{"--platform", args.value("--platform")}, {}, "work goes with throughput and bandwidth of the GPUs"};
+    edit.doubt = 0.3;
+    edit.floor = 0.1;
+    const auto done = change_platform(run->traces, changed.build, *job, edit.edit.value);
+    if (!done) return tl::unexpected(done.error());
+    if (done->nodes == 0) edit.floor = 0;
     edit.changed = *done;
     applied.push_back(std::move(edit));
   }
-  Scenario scenario{run->traces, changed.build};
-  for (const Edit& e : edits) {
+  JobLayout new_layout = layout ? *layout : JobLayout{};
+  JobShape next = job ? job->base : JobShape{};
+  std::optional<Rebuilt> rebuilt;
+  Overlap new_overlap;
+  if (job) {
+    auto shape = target_shape(*job, asked);
+    if (!shape) return tl::unexpected(shape.error());
+    next = std::move(*shape);
+    RatesError error;
+    Changed moved;
+    if (!same_shape(job->base, next) || !table.rows().empty()) {
+      auto made = rebuild_as(run->traces, changed.build, *job, next, &table, {}, error);
+      if (!made) return tl::unexpected(made.error());
+      moved.nodes = moved_nodes(run->build.graph, made->build.graph);
+      moved.edges = made->unlike;
+      rebuilt = std::move(*made);
+      new_overlap = overlap_for(*rebuilt, overlap, run->traces);
+      changed.build = std::move(rebuilt->build);
+    }
+    for (AppliedEdit& edit : describe_shape_edits(*job, next, asked, error, moved)) applied.push_back(std::move(edit));
+    if (args.has("--cost-table")) {
+      if (error.from_table == 0)
+        return fail("no kernel of the job has a row of the table", "--cost-table " + args.value("--cost-table"),
+                    "names are those of the trace, shapes as MxNxK or a number of elements");
+      applied.push_back({{"--cost-table", args.value("--cost-table")}, moved, "times of the table as they are"});
+    }
+    new_layout = next.layout;
+  } else if (asked.contains("--dp")) {
+    auto done = dp_alone(*run, changed.build, new_layout, asked.at("--dp"));
+    if (!done) return tl::unexpected(done.error());
+    applied.push_back(std::move(*done));
+  }
+  const TraceSet& traces = rebuilt ? rebuilt->traces : run->traces;
+  Scenario scenario{traces, changed.build};
+  for (const Edit& e : edits_among(kAfter, args)) {
     auto done = apply_edit(scenario, e);
     if (!done) return tl::unexpected(done.error());
     applied.push_back(std::move(*done));
   }
-  replay_with_contention(changed.build.graph, overlap, changed.replay);
+  progress.stage("replaying");
+  replay_with_contention(changed.build.graph, rebuilt ? new_overlap : overlap, changed.replay);
 
   progress.stage("writing reports");
-  auto document = predict_document(run->traces, run->build, run->replay, changed.build, changed.replay, applied,
-                                   {.steps = options->steps,
-                                    .explain = args.has("--explain"),
-                                    .layout = layout ? &*layout : nullptr,
-                                    .new_layout = layout ? &new_layout : nullptr});
+  MemoryParts memory;
+  const bool sized = job && next.dims.hidden > 0 && next.dims.seq > 0;
+  if (sized) memory = with_activations_scaled(memory_of_job(memory_job(*job, next)), job->activation_scale);
+  PredictReportOptions report{.steps = options->steps, .explain = args.has("--explain")};
+  if (layout) report.layout = job ? &job->base.layout : &*layout, report.new_layout = &new_layout;
+  if (job) report.shape = &job->base, report.new_shape = &next, report.capacity_gib = job->capacity_gib;
+  if (rebuilt) report.new_traces = &rebuilt->traces;
+  if (sized) report.memory = &memory;
+  auto document = predict_document(run->traces, run->build, run->replay, changed.build, changed.replay, applied, report);
   if (!document) return tl::unexpected(document.error());
   document->inputs = args.positional;
-  if (!layout)
-    document->notes.add("layout-unknown", Severity::warning, 1, layout.error().what,
-                        "edits of the layout cannot be made on this job");
+  if (!job)
+    document->notes.add(layout ? "shape-unknown" : "layout-unknown", Severity::warning, 1, job.error().what,
+                        "edits of the layout and of the model cannot be made on this job");
+  if (job)
+    for (const std::string& why : job->shape.doubts)
+      document->notes.add("model-inferred", Severity::info, 1, why, "the traces do not say it");
+  if (rebuilt)
+    for (const std::string& what : rebuilt->modelled)
+      document->notes.add("modelled", Severity::info, 1, what, "the traced job has nothing like it");
   if (applied.empty())
     document->notes.add("no-edit", Severity::info, 1, "", "nothing is changed: the prediction is the replay");
   if (!options->export_path.empty()) {
     progress.stage("writing " + options->export_path);
-    changed.traces = std::move(run->traces);
+    changed.traces = rebuilt ? std::move(rebuilt->traces) : std::move(run->traces);
     if (auto ok = export_run(changed, *options); !ok) return tl::unexpected(ok.error());
   }
   progress.finish();
-  return emit(*document, *options);
+  auto status = emit(*document, *options);
+  const bool fits = !sized || job->capacity_gib <= 0 || memory.total <= job->capacity_gib;
+  if (status && *status == 0 && !fits) return kIncomplete;
+  return status;
 }
 
 }  // namespace orrery

@@ -30,7 +30,7 @@ Result<Run> run_again(const std::vector<std::string>& paths, const RunOptions& o
       draft = &drafts[trace.place];
     }
     if (Status s = builder.draft(trace, graph, worker, *draft); !s) return s;
-    if (options.export_path.empty()) trace.keep_names();
+    if (options.export_path.empty() && !options.keep_rows) trace.keep_names();
     return {};
   };
   auto traces = import_traces(paths, import);

@@ -4,11 +4,14 @@
 // Interval (90%): the replay's own error on the run as it was, and for each edit a share of the time that it changed,
 // the more the less the trace tells of it (AppliedEdit::doubt), and of edits of the layout a share of the whole;
 // independent, so squares add up. Never under 0.5% of the prediction.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "reports/reports.h"
+#include "whatif/target.h"
 
 namespace orrery {
 namespace {
@@ -90,7 +93,9 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   if (!rows) return tl::unexpected(rows.error());
   const std::vector<StepTimes> times = step_times(base.graph, before, *rows);
   const Side measured = look_at(base.graph, times, true), replayed = look_at(base.graph, times, false);
-  const Side predicted = look_at(changed.graph, step_times(changed.graph, after, *rows), false);
+  const auto new_rows = select_steps(changed.graph, options.steps);
+  if (!new_rows) return tl::unexpected(new_rows.error());
+  const Side predicted = look_at(changed.graph, step_times(changed.graph, after, *new_rows), false);
 
   Document d;
   d.command = "predict";
@@ -143,14 +148,43 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   add(result, {.key = "interval_half_ms", .title = "+- ms (90 %)"}, half);
   for (std::size_t c = 0; c < kClasses.size(); ++c)
     add(result, {.key = std::string("breakdown.") + kClasses[c]}, predicted.classes[c]);
-  add(result, {.key = "memory_gib_per_gpu", .json_only = true}, Cell{});
-  add(result, {.key = "fits", .json_only = true}, Cell{});
+  Section memory{.key = "predicted.memory_gib_per_gpu",
+                 .title = "Memory of a GPU of the fullest stage (GiB)",
+                 .single = true,
+                 .table = {}};
+  if (options.memory != nullptr) {
+    const MemoryParts& m = *options.memory;
+    add(memory, {.key = "weights"}, m.weights);
+    add(memory, {.key = "gradients"}, m.gradients);
+    add(memory, {.key = "optimizer"}, m.optimizer);
+    add(memory, {.key = "activations"}, m.activations);
+    add(memory, {.key = "workspace"}, m.workspace);
+    add(memory, {.key = "total"}, m.total);
+    add(memory, {.key = "capacity"}, options.capacity_gib > 0 ? Cell{options.capacity_gib} : Cell{});
+    const bool known = options.capacity_gib > 0;
+    const bool fits = m.total <= options.capacity_gib;
+    add(result, {.key = "fits"}, known ? Cell{fits} : Cell{});
+    if (known && !fits)
+      d.notes.add("does-not-fit", Severity::warning, 1,
+                  fmt::format("{:.1f} GiB of {:.1f}", m.total, options.capacity_gib),
+                  "a GPU does not have the memory for this configuration; the time is what it would take if it had");
+  } else {
+    add(result, {.key = "memory_gib_per_gpu", .json_only = true}, Cell{});
+    add(result, {.key = "fits", .json_only = true}, Cell{});
+  }
 
   Section ranks{.key = "predicted.per_rank", .title = "By rank (ms a step)", .table = {}};
   ranks.text_rows = 16;
   ranks.table.columns = {{.key = "rank"}, {.key = "iteration_ms"}, {.key = "baseline_ms"}};
-  for (const auto& [rank, ms] : predicted.rank)
-    ranks.table.rows.push_back({base.graph.ranks[rank].rank, ms, replayed.rank.at(rank)});
+  std::map<std::int64_t, double> was;
+  for (const auto& [rank, ms] : replayed.rank) was[base.graph.ranks[rank].rank] = ms;
+  for (const auto& [rank, ms] : predicted.rank) {
+    const auto it = was.find(changed.graph.ranks[rank].rank);
+    ranks.table.rows.push_back({changed.graph.ranks[rank].rank, ms, it == was.end() ? Cell{} : Cell{it->second}});
+  }
+  std::sort(ranks.table.rows.begin(), ranks.table.rows.end(), [](const auto& a, const auto& b) {
+    return std::get<std::int64_t>(a[0]) < std::get<std::int64_t>(b[0]);
+  });
 
   Section layout{.key = "layout", .title = "Layout", .single = true, .table = {}};
   const auto add_layout = [&](const std::string& side, const JobLayout& l, bool with_confidence) {
@@ -162,9 +196,30 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
     add(layout, {.key = side + ".distributed_optimizer"}, l.distributed_optimizer);
     if (with_confidence) add(layout, {.key = side + ".confidence", .digits = 2}, l.confidence);
   };
+  const auto add_shape = [&](const std::string& side, const JobShape* shape) {
+    if (shape == nullptr) return;
+    const Dims& m = shape->dims;
+    for (const auto& [key, value] : std::initializer_list<std::pair<const char*, double>>{
+             {"hidden", m.hidden},
+             {"ffn", m.ffn},
+             {"heads", m.heads},
+             {"kv_heads", m.kv_heads},
+             {"head_dim", m.head_dim},
+             {"seq_length", m.seq},
+             {"micro_batch_size", m.mbs},
+             {"vocab", m.vocab}})
+      add(layout, {.key = side + "." + key},
+          value > 0 ? Cell{static_cast<std::int64_t>(std::llround(value))} : Cell{});
+    add(layout, {.key = side + ".schedule"}, schedule_text(*shape));
+    add(layout, {.key = side + ".recompute"}, std::string(name_of(shape->recompute)));
+    add(layout, {.key = side + ".sequence_parallel"}, m.sequence_parallel);
+    add(layout, {.key = side + ".gpus_per_node"}, shape->layout.gpus_per_node);
+  };
   if (options.layout != nullptr) {
     add_layout("base", *options.layout, true);
+    add_shape("base", options.shape);
     add_layout("new", options.new_layout != nullptr ? *options.new_layout : *options.layout, false);
+    add_shape("new", options.new_shape != nullptr ? options.new_shape : options.shape);
     for (const std::string& why : options.layout->doubts)
       d.notes.add("layout-inferred", Severity::info, 1, why, "the traces do not say it: told from what they do");
   }
@@ -177,7 +232,8 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   explain.table.columns = {
       {.key = "kind"}, {.key = "name"}, {.key = "before_ms"}, {.key = "after_ms"}, {.key = "delta_ms"}};
   const auto sums = path_sums(traces, base.graph, before, *rows);
-  const auto later = path_sums(traces, changed.graph, after, *rows);
+  const auto later =
+      path_sums(options.new_traces != nullptr ? *options.new_traces : traces, changed.graph, after, *new_rows);
   std::map<std::pair<std::string, std::string>, std::array<double, 2>> both;
   for (const auto& [key, ms] : sums) both[key][0] = ms;
   for (const auto& [key, ms] : later) both[key][1] = ms;
@@ -192,6 +248,7 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   d.sections.push_back(std::move(layout));
   d.sections.push_back(std::move(baseline));
   d.sections.push_back(std::move(result));
+  if (options.memory != nullptr) d.sections.push_back(std::move(memory));
   d.sections.push_back(std::move(top));
   d.sections.push_back(std::move(ranks));
   d.sections.push_back(std::move(explain));

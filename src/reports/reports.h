@@ -18,6 +18,7 @@
 #include "reports/intervals.h"
 #include "whatif/edits.h"
 #include "whatif/layout.h"
+#include "whatif/rebuild.h"
 
 namespace orrery {
 
@@ -201,8 +202,14 @@ struct PredictReportOptions {
   // How the ranks share the work, before and after; nullptr where it could not be told.
   const JobLayout* layout = nullptr;
   const JobLayout* new_layout = nullptr;
+  // The same with the model and its schedule; nullptr where they could not be told.
+  const JobShape* shape = nullptr;
+  const JobShape* new_shape = nullptr;
+  const TraceSet* new_traces = nullptr;   // of `changed` where it has others than the base
+  const MemoryParts* memory = nullptr;    // of a GPU of the fullest stage, GiB
+  double capacity_gib = 0;                // of a GPU; 0 = not known
 };
-// What `orrery predict` answers: `base` as replayed in `before`, `changed` (the same nodes) in `after`.
+// What `orrery predict` answers: `base` as replayed in `before`, `changed` (other ranks and nodes, perhaps) in `after`.
 // Document::inputs is left to the caller. Error: a step that does not exist.
 Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base, const Replay& before,
                                   const GraphBuild& changed, const Replay& after, const std::vector<AppliedEdit>& edits,

@@ -104,8 +104,12 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
     auto& nr = name_row[trace];
     if (nr.empty()) nr.assign(t.strings.size(), kNone);
     std::uint32_t& name_id = nr[raw(t.ops.name[raw(g.source[n])])];
-    if (name_id == kNone)
-      name_id = names.try_emplace(std::string(t.name_of(g.source[n])), static_cast<std::uint32_t>(names.size())).first->second;
+    if (name_id == kNone) {
+      const auto [it, fresh] =
+          names.try_emplace(std::string(t.name_of(g.source[n])), static_cast<std::uint32_t>(names.size()));
+      name_id = it->second;
+      if (fresh) job.names.push_back(it->first);
+    }
     const auto [it, fresh] = rows.try_emplace({name_id, kind_id}, static_cast<std::uint32_t>(job.samples.size()));
     if (fresh) {
       KernelSample s;
@@ -132,6 +136,8 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   job.base.dims.dp = static_cast<double>(layout.dp);
   job.base.gated_mlp = job.shape.gated_mlp;
   job.base.positions = static_cast<double>(job.shape.positions);
+  if (job.shape.recompute == "full") job.base.recompute = Recompute::full;
+  if (job.shape.recompute == "selective") job.base.recompute = Recompute::selective;
   auto program = learn_program(traces, build, layout, &packs);
   if (!program) return tl::unexpected(program.error());
   job.program = std::move(*program);
@@ -158,6 +164,13 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
     for (const Device& d : t.devices)
       if (gpu == nullptr) gpu = find_gpu(d.name);
   job.costs = KernelCosts::learn(job.samples, gpu);
+  if (gpu != nullptr) job.capacity_gib = gpu->memory_gib;
+  for (const RankTrace& t : traces.ranks) {
+    for (const Device& d : t.devices)
+      if (d.memory_bytes > 0) job.capacity_gib = static_cast<double>(d.memory_bytes) / (1 << 30);
+    const MeasuredMemory m = measured_memory(t);
+    if (m.peak_allocated > job.memory.peak_allocated) job.memory = m;
+  }
   job.net = learn_network(traces, build, job.base.layout);
   job.slow.assign(g.ranks.size(), 1);
   for (const Straggler& s : find_stragglers(traces, build))
@@ -165,7 +178,8 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   return job;
 }
 
-Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& next, RatesError& error) {
+Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& next, const CostTable* table,
+                RatesError& error) {
   Rates rates;
   const ExecGraph& g = build.graph;
   const int bytes = job.shape.dtype_bytes > 0 ? static_cast<int>(job.shape.dtype_bytes) : 2;
@@ -177,12 +191,19 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
       ready[s] = static_cast<float>(now.m * now.n);
       ready_before[s] = static_cast<float>(job.samples[s].size.m * job.samples[s].size.n);
     }
+    if (table != nullptr) {
+      if (const CostRow* row = table->lookup(job.names[job.samples[s].name], shape_text(now)); row != nullptr) {
+        factor[s] = job.samples[s].ns > 0 ? row->ns / job.samples[s].ns : 1;
+        ++error.from_table;
+        continue;
+      }
+    }
     if (now == job.samples[s].size) continue;
     const KernelCosts::Estimate e = job.costs.rescale(job.samples[s], now);
     if (e.ns <= 0 || job.samples[s].ns <= 0) continue;
     factor[s] = e.ns / job.samples[s].ns;
     relative[s] = e.relative_error;
-    if (e.from_facts) error.from_facts += 1;
+    error.from_facts += e.from_facts;
   }
   rates.factor.assign(g.size(), 1);
   rates.ready.assign(g.size(), 0);
@@ -203,6 +224,28 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
   rates.parameter = job.parameter;
   rates.slow = job.slow;
   return rates;
+}
+
+Result<Rebuilt> rebuild_as(const TraceSet& traces, const GraphBuild& build, const JobModel& job, const JobShape& next,
+                           const CostTable* table, const RebuildOptions& options, RatesError& error) {
+  const Rates rates = rates_for(job, build, next, table, error);
+  return rebuild(traces, build, job.program, job.base, next, rates, job.net, options);
+}
+
+Overlap overlap_for(const Rebuilt& rebuilt, const Overlap& traced, const TraceSet& traces) {
+  Overlap out;
+  for (const auto& parts : rebuilt.parts) {
+    auto& rows = out.of_trace.emplace_back();
+    for (const std::uint32_t part : parts) {
+      const std::size_t from = rows.size();
+      rows.resize(from + traces.ranks[part].ops.size());
+      if (part >= traced.of_trace.size()) continue;
+      const auto& told = traced.of_trace[part];
+      std::copy_n(told.begin(), std::min(told.size(), rows.size() - from),
+                  rows.begin() + static_cast<std::ptrdiff_t>(from));
+    }
+  }
+  return out;
 }
 
 }  // namespace orrery

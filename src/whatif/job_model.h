@@ -4,8 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "costs/cost_table.h"
 #include "costs/kernels.h"
 #include "whatif/contention.h"
+#include "whatif/measured_memory.h"
 #include "whatif/rebuild.h"
 #include "whatif/work.h"
 
@@ -17,7 +19,11 @@ struct JobModel {
   Program program;
   NetworkModel net;
   KernelCosts costs;
+  std::vector<std::string> names;          // of kernels, by KernelSample::name
   std::vector<KernelSample> samples;       // one a kernel name and work
+  MeasuredMemory memory;                   // of the rank that held most
+  double activation_scale = 1;             // measured over modelled, where the traces have memory events
+  double capacity_gib = 0;                 // of one GPU; 0 = not known
   std::vector<Work> work;                  // by sample
   std::vector<std::uint32_t> sample_of;    // by node of the traced job; kNone
   std::vector<std::uint8_t> parameter;     // by node: goes with the parameters of a stage
@@ -31,9 +37,18 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
 
 struct RatesError {
   double relative = 0;    // of the time of all kernels that compute: one standard deviation
-  double from_facts = 0;  // share of that time that nothing in the trace tells of
+  std::uint64_t from_facts = 0;  // kernels of which nothing in the trace tells
+  std::uint64_t from_table = 0;  // kernels whose time the user stated
 };
-// Factors of durations from the base to `next`.
-Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& next, RatesError& error);
+// Factors of durations from the base to `next`. What the table says of a kernel and shape wins.
+Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& next, const CostTable* table,
+                RatesError& error);
+
+// The job as `next`, from `build` (the traced job, or the same nodes with other durations).
+Result<Rebuilt> rebuild_as(const TraceSet& traces, const GraphBuild& build, const JobModel& job, const JobShape& next,
+                           const CostTable* table, const RebuildOptions& options, RatesError& error);
+
+// Overlap of the traced job, in the rows of the rebuilt job's traces.
+Overlap overlap_for(const Rebuilt& rebuilt, const Overlap& traced, const TraceSet& traces);
 
 }  // namespace orrery

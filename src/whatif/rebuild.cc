@@ -398,6 +398,11 @@ class Rebuilder {
         const RankTrace& t = traces.ranks[g.ranks[r].trace];
         op_offset[r] = static_cast<std::uint32_t>(merged.ops.size());
         lane_offset[r] = static_cast<std::uint32_t>(merged.lanes.size());
+        if (!options.names) {
+          merged.ops.name.resize(merged.ops.size() + t.ops.size());
+          merged.lanes.kind.resize(merged.lanes.size() + t.lanes.size());
+          continue;
+        }
         std::vector<StrId> renamed(t.strings.size(), StrId{kNone});
         const auto text = [&](StrId s) {
           StrId& to = renamed[raw(s)];

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "costs/collective.h"
+#include "costs/memory.h"
 #include "costs/work.h"
 #include "data/trace.h"
 #include "whatif/program.h"
@@ -19,6 +20,7 @@ struct JobShape {  // all that a rebuilt job is described by
   std::int32_t chunks = 1;  // of each stage
   Dims dims;                // of the model and a micro-batch
   bool gated_mlp = false;
+  Recompute recompute = Recompute::none;
   double positions = 0;  // rows of a learnt position embedding
 };
 
@@ -35,6 +37,7 @@ struct Rates {
 struct RebuildOptions {
   std::uint32_t max_replicas = 0;  // replicas of one stage that are run; 0 = as many as the trace has
   std::uint32_t max_tensor = 0;    // ranks of one layer that are run; 0 = as many as the trace has
+  bool names = true;               // false: Rebuilt::traces have no rows, only numbers are wanted
 };
 
 struct Rebuilt {

@@ -1,0 +1,43 @@
+#include "whatif/platform.h"
+
+#include <cmath>
+
+namespace orrery {
+
+Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobModel& job, const std::string& name) {
+  const GpuFacts* from = nullptr;
+  for (const RankTrace& t : traces.ranks)
+    for (const Device& d : t.devices)
+      if (from == nullptr) from = find_gpu(d.name);
+  if (from == nullptr) return fail("the traces do not say which GPU they are from, or nothing is known of it", "--platform");
+  const GpuFacts* to = find_gpu(name);
+  if (to == nullptr) {
+    return fail("nothing is known of this GPU: " + name, "--platform", "H100, H200, B200, A100, V100, H800, MI300X ...");
+  }
+  Changed changed;
+  if (to == from) return changed;
+  const double compute = from->bf16_tflops / to->bf16_tflops, memory = from->memory_gb_per_s / to->memory_gb_per_s;
+  ExecGraph& g = build.graph;
+  for (std::uint32_t n = 0; n < g.size(); ++n) {
+    if (g.kind[n] != NodeKind::kernel && g.kind[n] != NodeKind::memcpy && g.kind[n] != NodeKind::memset) continue;
+    const std::uint32_t s = job.sample_of[n];
+    const bool products = s != kNone && (job.work[s].kind == WorkKind::gemm || job.work[s].kind == WorkKind::attention ||
+                                         job.work[s].kind == WorkKind::attention_backward);
+    const Ns t = std::llround(static_cast<double>(g.duration[n]) * (products ? compute : memory));
+    changed.nodes += t != g.duration[n];
+    g.duration[n] = t;
+  }
+  const auto links = [&](Link link, Level& level, double before, double after) {
+    if (before <= 0 || after <= 0 || before == after) return;
+    changed.nodes += scale_bandwidth(build, link, after / before).nodes;
+    level.gb_per_s *= after / before;
+    level.p2p_gb_per_s *= after / before;
+  };
+  links(Link::intra, job.net.intra, from->nvlink_gb_per_s, to->nvlink_gb_per_s);
+  links(Link::inter, job.net.inter, from->nic_gb_per_s, to->nic_gb_per_s);
+  job.capacity_gib = to->memory_gib;
+  refresh_queue_lags(g);
+  return changed;
+}
+
+}  // namespace orrery
