@@ -117,6 +117,10 @@ std::vector<Command> make_commands() {
             {"--without-stragglers", "", "ranks slower than their peers become as fast as those"},
             {"--delay", "rank=N,ms=N", "rank N is late by so much at the begin of each step", Takes::word, true},
             {"--perfect-overlap", "", "a bound: transfers take no time, ranks still wait for each other"},
+            {"--search", "gpus=N,KEY=VALUE,...",
+             "rank the layouts and schedules that are feasible on so many GPUs; also max-tp, max-pp, max-dp, "
+             "global-batch-size, micro-batch-size=1:2:4, chunks=1:2:4",
+             Takes::word},
             {"--explain", "", "every row of the explanation, not only the largest"},
             {"--steps", "N,...", "only these steps: the N of ProfilerStep#N (default: all)", Takes::word},
             {"--rank", "FILE=N",

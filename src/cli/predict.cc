@@ -7,6 +7,7 @@
 #include "reports/reports.h"
 #include "whatif/edits.h"
 #include "whatif/platform.h"
+#include "whatif/search.h"
 #include "whatif/target.h"
 
 namespace orrery {
@@ -74,6 +75,12 @@ Result<int> run_predict(const Args& given) {
     auto read = read_cost_table(args.value("--cost-table"));
     if (!read) return tl::unexpected(read.error());
     table = std::move(*read);
+  }
+  std::optional<SearchSpace> space;
+  if (args.has("--search")) {
+    auto read = parse_search(args.value("--search"));
+    if (!read) return tl::unexpected(read.error());
+    space = std::move(*read);
   }
   Progress progress(options->show_progress);
   options->keep_rows = true;
@@ -143,6 +150,16 @@ Result<int> run_predict(const Args& given) {
     if (!done) return tl::unexpected(done.error());
     applied.push_back(std::move(*done));
   }
+  SearchResult found;
+  if (space) {
+    if (!job) return tl::unexpected(job.error());
+    progress.stage("trying layouts");
+    auto made = search(run->traces, run->build, *job, next, *space, overlap,
+                       iteration_ms(run->build.graph, run->replay), options->threads,
+                       [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); });
+    if (!made) return tl::unexpected(made.error());
+    found = std::move(*made);
+  }
   const TraceSet& traces = rebuilt ? rebuilt->traces : run->traces;
   Scenario scenario{traces, changed.build};
   for (const Edit& e : edits_among(kAfter, args)) {
@@ -162,6 +179,7 @@ Result<int> run_predict(const Args& given) {
   if (job) report.shape = &job->base, report.new_shape = &next, report.capacity_gib = job->capacity_gib;
   if (rebuilt) report.new_traces = &rebuilt->traces;
   if (sized) report.memory = &memory;
+  if (space) report.search = &found;
   auto document = predict_document(run->traces, run->build, run->replay, changed.build, changed.replay, applied, report);
   if (!document) return tl::unexpected(document.error());
   document->inputs = args.positional;

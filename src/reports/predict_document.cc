@@ -84,6 +84,46 @@ double unknown_waiting(const GraphBuild& build) {
   return build.graph.steps.empty() ? 0 : sum / static_cast<double>(build.graph.steps.size());
 }
 
+// The best first; those that could not be put together are counted.
+Section candidates_section(const SearchResult& found, double capacity, Notes& notes) {
+  Section s{.key = "candidates", .title = "Layouts, the fastest that fit first", .table = {}};
+  s.text_rows = 24;
+  s.table.columns = {{.key = "layout.tp"},
+                     {.key = "layout.pp"},
+                     {.key = "layout.dp"},
+                     {.key = "layout.micro_batch_size"},
+                     {.key = "layout.num_microbatches"},
+                     {.key = "layout.schedule"},
+                     {.key = "iteration_ms"},
+                     {.key = "interval_ms", .json_only = true},
+                     {.key = "interval_half_ms", .title = "+- ms"},
+                     {.key = "memory_gib_per_gpu.weights", .json_only = true},
+                     {.key = "memory_gib_per_gpu.gradients", .json_only = true},
+                     {.key = "memory_gib_per_gpu.optimizer", .json_only = true},
+                     {.key = "memory_gib_per_gpu.activations", .json_only = true},
+                     {.key = "memory_gib_per_gpu.workspace", .json_only = true},
+                     {.key = "memory_gib_per_gpu.total"},
+                     {.key = "memory_gib_per_gpu.capacity", .json_only = true},
+                     {.key = "fits"}};
+  for (const Candidate& c : found.candidates) {
+    if (!c.why_not.empty()) {
+      notes.add("candidate-left-out", Severity::info, 1, c.why_not, "a layout that could not be put together");
+      continue;
+    }
+    const JobLayout& l = c.shape.layout;
+    s.table.rows.push_back({l.tp, l.pp, l.dp, static_cast<std::int64_t>(c.shape.dims.mbs), l.num_microbatches,
+                            schedule_text(c.shape), c.iteration_ms,
+                            std::vector<double>{c.iteration_ms - c.half_ms, c.iteration_ms + c.half_ms}, c.half_ms,
+                            c.memory.weights, c.memory.gradients, c.memory.optimizer, c.memory.activations,
+                            c.memory.workspace, c.memory.total, capacity > 0 ? Cell{capacity} : Cell{},
+                            capacity > 0 ? Cell{c.fits} : Cell{}});
+  }
+  if (found.left_out > 0)
+    notes.add("candidates-left-out", Severity::warning, found.left_out, "",
+              "more layouts than are tried: give max-tp, max-pp or max-dp");
+  return s;
+}
+
 }  // namespace
 
 Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base, const Replay& before,
@@ -250,6 +290,7 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   d.sections.push_back(std::move(result));
   if (options.memory != nullptr) d.sections.push_back(std::move(memory));
   d.sections.push_back(std::move(top));
+  if (options.search != nullptr) d.sections.push_back(candidates_section(*options.search, options.capacity_gib, d.notes));
   d.sections.push_back(std::move(ranks));
   d.sections.push_back(std::move(explain));
   return d;

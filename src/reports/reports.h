@@ -18,7 +18,7 @@
 #include "reports/intervals.h"
 #include "whatif/edits.h"
 #include "whatif/layout.h"
-#include "whatif/rebuild.h"
+#include "whatif/search.h"
 
 namespace orrery {
 
@@ -208,6 +208,7 @@ struct PredictReportOptions {
   const TraceSet* new_traces = nullptr;   // of `changed` where it has others than the base
   const MemoryParts* memory = nullptr;    // of a GPU of the fullest stage, GiB
   double capacity_gib = 0;                // of a GPU; 0 = not known
+  const SearchResult* search = nullptr;   // --search
 };
 // What `orrery predict` answers: `base` as replayed in `before`, `changed` (other ranks and nodes, perhaps) in `after`.
 // Document::inputs is left to the caller. Error: a step that does not exist.

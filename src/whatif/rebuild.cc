@@ -383,8 +383,15 @@ class Rebuilder {
   void merge_traces() {
     op_offset.assign(g.ranks.size(), 0);
     lane_offset.assign(g.ranks.size(), 0);
+    std::vector<std::uint8_t> used(columns.size(), 0);
+    for (const NewRank& rank : ranks) used[rank.column] = 1;
     for (const Column& column : columns) {
       RankTrace merged;
+      if (!used[static_cast<std::size_t>(&column - columns.data())]) {
+        out->parts.emplace_back();
+        out->traces.ranks.push_back(std::move(merged));
+        continue;
+      }
       const RankTrace& first = traces.ranks[g.ranks[column.rank.front()].trace];
       merged.file = first.file;
       merged.host = first.host;
