@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "cli/options.h"
+#include "cli/predict_steps.h"
 #include "cli/run.h"
 #include "reports/reports.h"
 #include "whatif/edits.h"
@@ -33,6 +34,10 @@ Result<int> run_predict(const Args& given) {
   Progress progress(options->show_progress);
   auto run = run_again(args.positional, *options, progress);
   if (!run) return tl::unexpected(run.error());
+  if (run->pipeline) return predict_steps(*run, args, *options, progress);
+  if (args.has("--schedule"))
+    return fail("cannot be changed yet in traces of kernels", "--schedule",
+                "it can where the steps of pipelines were recorded (docs/formats/pipeline-steps.md)");
 
   progress.stage("changing the job");
   Run changed;
