@@ -1,5 +1,6 @@
 #include "cli/run.h"
 
+#include <algorithm>
 #include <deque>
 #include <filesystem>
 #include <mutex>
@@ -26,12 +27,13 @@ Result<Run> run_pipeline(PipelineTrace trace, const RunOptions& options, Progres
   run.traces.notes = job.trace.notes;
   if (Status s = assemble_pipeline(job.trace, job.run.model, job.run.program, job.built); !s)
     return tl::unexpected(s.error());
-  for (std::size_t k = 0; k < job.run.quality.size(); ++k) {
-    RankQuality& q = job.built.build.quality[k];
-    q.idle_ns = job.run.quality[k].idle_ns;
-    q.unexplained_idle_ns = job.run.quality[k].unexplained_idle_ns;
-  }
   if (options.steps.empty()) job.settled_steps = settled_steps(job.built.build.graph, run.traces.notes);
+  for (const PipelineIdle& i : job.run.idle) {
+    const std::vector<std::int64_t>& of = job.settled_steps;
+    if (!of.empty() && std::find(of.begin(), of.end(), job.trace.steps[i.step].number) == of.end()) continue;
+    job.built.build.quality[i.rank].idle_ns += i.idle;
+    job.built.build.quality[i.rank].unexplained_idle_ns += i.unexplained;
+  }
   run.build = job.built.build;
   replay(run.build.graph, run.replay);
   run.pipeline = std::move(job);

@@ -134,10 +134,9 @@ Status assemble_pipeline(const PipelineTrace& t, const PipelineModel& m, const P
   for (const PipelineWait& w : waits)
     if (w.from != kNone && p.rows[w.from].rank == p.rows[w.row].rank) waited_for[w.from] = 1;
 
-  // Of what a what-if made, the row that stands for all weights; other communication has no name on this rank.
   const auto source_of = [&](const PipelineRow& r) {
     if (r.source != kNone) return OpId{op_of_row[r.source]};
-    return t.types[r.type].kind == PipelineKind::weight ? OpId{ops[r.rank]} : kNoOp;
+    return OpId{ops[r.rank] + (r.type < m.types ? 1 + r.type : 0)};
   };
   struct Bounds {
     std::uint32_t begin, end;
@@ -146,7 +145,7 @@ Status assemble_pipeline(const PipelineTrace& t, const PipelineModel& m, const P
   for_each_run(p, [&](std::uint32_t a, std::uint32_t b) {
     const std::uint32_t rank = p.rows[a].rank, step_row = p.rows[a].step;
     const PipelineStep& step = t.steps[step_row];
-    const OpId marker{ops[rank] + 1 + step_row};
+    const OpId marker{ops[rank] + 1 + m.types + step_row};
     const Sketch::Node host{.duration = 0,
                             .observed = step.begin,
                             .lane = rank * lanes,
@@ -167,7 +166,8 @@ Status assemble_pipeline(const PipelineTrace& t, const PipelineModel& m, const P
                         .at_begin = 0,
                         .source = source_of(r)};
       run_begin[i] = begin;
-      if (meeting_of[i] == kNone) {
+      // Where the recorder leaves the waiting out, so does the replay: waits lead to the rendezvous itself.
+      if (meeting_of[i] == kNone || (m.starts_together && !m.eager[r.type])) {
         first[i] = last[i] = d.add(node);
         continue;
       }
@@ -189,17 +189,7 @@ Status assemble_pipeline(const PipelineTrace& t, const PipelineModel& m, const P
     g.steps.push_back(
         {.number = step.number, .rank = rank, .begin = step.begin, .end = std::max(step.begin, step.end[rank])});
   });
-  std::map<PipelineModel::LagKey, Ns> lag_of;
-  for (const PipelineWait& w : waits) {
-    const auto [it, fresh] = lag_of.try_emplace(key_of(p, w), 0);
-    if (fresh) it->second = m.lag(it->first);
-    d.edges.push_back({first[w.row], w.from == kNone ? run_begin[w.row] : last[w.from],
-                       w.from == kNone ? EdgeKind::launch
-                       : w.hand_over   ? EdgeKind::event
-                                       : EdgeKind::stream,
-                       it->second});
-  }
-  std::vector<std::uint32_t> rendezvous(p.meetings.size());
+  std::vector<std::uint32_t> rendezvous(p.meetings.size()), enter = first;  // what waits lead to
   for (std::uint32_t k = 0; k < p.meetings.size(); ++k) {
     const PipelineMeeting& meeting = p.meetings[k];
     Sketch::Node node{.rank = p.rows[p.members[meeting.first]].rank, .kind = NodeKind::rendezvous};
@@ -208,12 +198,23 @@ Status assemble_pipeline(const PipelineTrace& t, const PipelineModel& m, const P
     rendezvous[k] = d.add(node);
     for (std::uint32_t i = 0; i < meeting.members; ++i) {
       const std::uint32_t row = p.members[meeting.first + i];
-      d.edges.push_back({rendezvous[k], first[row], EdgeKind::collective, 0});
+      if (first[row] != last[row]) d.edges.push_back({rendezvous[k], first[row], EdgeKind::collective, 0});
       if (m.eager[p.rows[row].type])
         d.edges.push_back({last[row], first[row], EdgeKind::stream, 0});
       else
         d.edges.push_back({last[row], rendezvous[k], EdgeKind::collective, 0});
+      if (first[row] == last[row]) enter[row] = rendezvous[k];
     }
+  }
+  std::map<PipelineModel::LagKey, Ns> lag_of;
+  for (const PipelineWait& w : waits) {
+    const auto [it, fresh] = lag_of.try_emplace(key_of(p, w), 0);
+    if (fresh) it->second = m.lag(it->first);
+    d.edges.push_back({enter[w.row], w.from == kNone ? run_begin[w.row] : last[w.from],
+                       w.from == kNone ? EdgeKind::launch
+                       : w.hand_over   ? EdgeKind::event
+                                       : EdgeKind::stream,
+                       it->second});
   }
   if (d.nodes.size() >= kNone || d.edges.size() >= kNone) return fail("too many operations for 32 bits");
   std::uint64_t cut = 0;

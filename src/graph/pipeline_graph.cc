@@ -15,7 +15,7 @@ constexpr std::uint32_t kFurthestBack = 64;  // batches
 
 using Key = PipelineModel::LagKey;
 
-// The widest group whose members end together.
+// The widest group whose members end, or begin, together.
 PipelineScope learn_scope(const PipelineTrace& t, const PipelineProgram& p, std::uint32_t type) {
   std::vector<PipelineScope> scope(t.types.size(), PipelineScope::alone);
   for (const PipelineScope s : {PipelineScope::world, PipelineScope::model, PipelineScope::pipeline,
@@ -24,14 +24,20 @@ PipelineScope learn_scope(const PipelineTrace& t, const PipelineProgram& p, std:
     std::vector<double> apart;  // of what is allowed
     for (const auto& [occurrence, rows] : collectives_of(t, p, scope, type)) {
       if (rows.size() < 2) continue;
-      Ns first = t.rows.end[p.rows[rows[0]].source], last = first, shortest = std::numeric_limits<Ns>::max();
+      constexpr Ns kMax = std::numeric_limits<Ns>::max(), kMin = std::numeric_limits<Ns>::min();
+      Ns first_end = kMax, last_end = kMin, first_start = kMax, last_start = kMin, shortest = kMax;
       for (const std::uint32_t i : rows) {
         const std::uint32_t k = p.rows[i].source;
-        first = std::min(first, t.rows.end[k]);
-        last = std::max(last, t.rows.end[k]);
+        first_start = std::min(first_start, t.rows.start[k]);
+        last_start = std::max(last_start, t.rows.start[k]);
+        first_end = std::min(first_end, t.rows.end[k]);
+        last_end = std::max(last_end, t.rows.end[k]);
         shortest = std::min(shortest, t.rows.end[k] - t.rows.start[k]);
       }
-      apart.push_back(static_cast<double>(last - first) / static_cast<double>(std::max(5 * kClose, shortest / 20)));
+      // They end together, or begin together where the recorder leaves the waiting out.
+      const double ends =
+          static_cast<double>(last_end - first_end) / static_cast<double>(std::max(5 * kClose, shortest / 20));
+      apart.push_back(std::min(ends, static_cast<double>(last_start - first_start) / (2.0 * kClose)));
     }
     if (!apart.empty() && median(apart) <= 1) return s;
   }
@@ -100,6 +106,17 @@ void learn_transfers(const PipelineTrace& t, PipelineProgram& p, PipelineModel& 
         r.duration = t.rows.end[r.source] - arrival;
     }
   }
+  std::uint32_t together = 0;
+  for (const PipelineMeeting& meeting : p.meetings) {
+    Ns first = std::numeric_limits<Ns>::max(), last = std::numeric_limits<Ns>::min();
+    for (std::uint32_t k = 0; k < meeting.members; ++k) {
+      const Ns start = t.rows.start[p.rows[p.members[meeting.first + k]].source];
+      first = std::min(first, start);
+      last = std::max(last, start);
+    }
+    together += last - first <= 2 * kClose;
+  }
+  m.starts_together = together * 10 > p.meetings.size() * 9;
   for (std::uint32_t k = 0; k < m.types; ++k)
     m.eager[k] = is_send(t.types[k].kind) && met[k] > 0 && left[k] * 2 > met[k];
   for (PipelineRow& r : p.rows)
@@ -145,13 +162,20 @@ void learn_lags(const PipelineTrace& t, const PipelineProgram& p, const std::vec
     // What rarely decided was near to something else then, and its samples are too long.
     m.lags[key] = {std::max<Ns>(0, median(s.lag)), s.lag.size() * 10 >= s.occurrences};
   }
+  // Passes and transfers follow each other differently from what stands at the ends of a step.
+  const auto flows = [&](std::uint32_t type) {
+    return type < t.types.size() && (is_pass(t.types[type].kind) || is_transfer(t.types[type].kind));
+  };
   std::map<Key, std::vector<Ns>> alike;
   for (const auto& [key, lag] : m.lags) {
     if (!lag.sure) continue;
     alike[{kNone, key.from, key.to, key.hand_over}].push_back(lag.value);
-    if (key.from != PipelineModel::kBegin) alike[{key.rank, kNone, key.to, key.hand_over}].push_back(lag.value);
+    if (flows(key.from) == flows(key.to)) alike[{key.rank, kNone, key.to, key.hand_over}].push_back(lag.value);
   }
-  for (const auto& [key, values] : alike) m.typical[key] = median(values);
+  for (auto& [key, values] : alike) {
+    std::sort(values.begin(), values.end());
+    m.typical[key] = values[(values.size() - 1) / 2];
+  }
   // From the last operation to the end of the step.
   std::vector<std::vector<Ns>> tails(t.ranks.size());
   for_each_run(p, [&](std::uint32_t a, std::uint32_t b) {
@@ -165,9 +189,9 @@ void learn_lags(const PipelineTrace& t, const PipelineProgram& p, const std::vec
 }
 
 // Idle time of a rank inside its steps, and how much of it lies behind everything that was waited for.
-std::vector<RankQuality> measure_idle(const PipelineTrace& t, const PipelineProgram& p, const PipelineModel& m,
-                                      const std::vector<PipelineWait>& waits) {
-  std::vector<RankQuality> out(t.ranks.size());
+std::vector<PipelineIdle> measure_idle(const PipelineTrace& t, const PipelineProgram& p, const PipelineModel& m,
+                                       const std::vector<PipelineWait>& waits) {
+  std::vector<PipelineIdle> out;
   std::vector<Ns> ready(p.rows.size(), std::numeric_limits<Ns>::min());
   const auto could = [&](const PipelineWait& w) {
     const Ns from = w.from == kNone ? t.steps[p.rows[w.row].step].begin : t.rows.end[p.rows[w.from].source];
@@ -180,18 +204,18 @@ std::vector<RankQuality> measure_idle(const PipelineTrace& t, const PipelineProg
     for (std::uint32_t k = 0; k < meeting.members; ++k) ready[p.members[meeting.first + k]] = all;
   }
   for_each_run(p, [&](std::uint32_t a, std::uint32_t b) {
-    RankQuality& q = out[p.rows[a].rank];
+    PipelineIdle& q = out.emplace_back(PipelineIdle{p.rows[a].rank, p.rows[a].step, 0, 0});
     const PipelineStep& step = t.steps[p.rows[a].step];
     Ns busy = step.begin;
     for (std::uint32_t i = a; i < b; ++i) {
       const Ns start = t.rows.start[p.rows[i].source];
       if (start > busy) {
-        q.idle_ns += start - busy;
-        q.unexplained_idle_ns += std::clamp<Ns>(start - ready[i], 0, start - busy);
+        q.idle += start - busy;
+        q.unexplained += std::clamp<Ns>(start - ready[i], 0, start - busy);
       }
       busy = std::max(busy, t.rows.end[p.rows[i].source]);
     }
-    q.idle_ns += std::max<Ns>(0, step.end[p.rows[a].rank] - busy);
+    q.idle += std::max<Ns>(0, step.end[p.rows[a].rank] - busy);
   });
   return out;
 }
@@ -226,7 +250,7 @@ PipelineRun learn_pipeline(const PipelineTrace& t) {
   learn_transfers(t, p, m);
   const std::vector<PipelineWait> waits = waits_of(t, m, p);
   learn_lags(t, p, waits, m);
-  out.quality = measure_idle(t, p, m, waits);
+  out.idle = measure_idle(t, p, m, waits);
   return out;
 }
 
@@ -268,7 +292,10 @@ TraceSet pipeline_rows(const PipelineTrace& t) {
   }
   for (std::size_t k = 0; k < set.ranks.size(); ++k) {
     RankTrace& r = set.ranks[k];
+    // Names of what only what-ifs make.
     add(r, 0, 0, "backward-weight", 1, OpKind::other);
+    for (std::size_t type = 0; type < t.types.size(); ++type)
+      add(r, 0, 0, t.types[type].name, lane[type], OpKind::other);
     for (const PipelineStep& s : t.steps)
       add(r, s.begin, std::max(s.begin, s.end[k]), "step " + std::to_string(s.number), 0, OpKind::user_annotation);
     r.window_start = t.steps.empty() ? 0 : t.steps.front().begin;

@@ -52,6 +52,7 @@ struct PipelineModel {
   std::vector<PipelineScope> scope;     // by type
   std::vector<std::uint8_t> waits_for;  // [earlier * types + later]
   std::vector<std::uint8_t> eager;      // by type: sends that do not wait for their receive
+  bool starts_together = false;         // communication is recorded from the last arrival on, waiting is not
   std::map<LagKey, Lag> lags;
   std::map<LagKey, Ns> typical;  // of those that are sure: of other ranks (rank = kNone), of this rank (from = kNone)
 
@@ -63,18 +64,23 @@ struct PipelineModel {
   Ns lag(const LagKey& key) const;
 };
 
+struct PipelineIdle {  // of one rank in one step
+  std::uint32_t rank = 0, step = 0;
+  Ns idle = 0, unexplained = 0;  // measured; of it, what lies behind everything that was waited for
+};
+
 struct PipelineRun {
   PipelineProgram program;  // as measured
   PipelineModel model;
-  std::vector<RankQuality> quality;  // by row of ranks: idle time inside steps, and what no wait explains
+  std::vector<PipelineIdle> idle;
 };
 PipelineRun learn_pipeline(const PipelineTrace& trace);
 
 // Meetings of rows that were put in another order. (learn_pipeline has done it for its own.)
 void find_meetings(const PipelineTrace& trace, const PipelineModel& model, PipelineProgram& program);
 
-// The rows as a rank's trace has them: names and lanes for reports. Behind those of the trace, each rank has one named
-// "backward-weight", for what-ifs.
+// The rows as a rank's trace has them: names and lanes for reports. Behind those of the trace, each rank has names for
+// what only what-ifs make, and its steps.
 TraceSet pipeline_rows(const PipelineTrace& trace);
 
 struct PipelineBuild {

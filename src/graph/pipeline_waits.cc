@@ -151,9 +151,8 @@ std::vector<PipelineWait> waits_of(const PipelineTrace& t, const PipelineModel& 
     const PipelineKind k = kind_of(t, r);
     const std::int32_t stage = t.ranks[r.rank].pp;
     if (r.micro_batch < 0) continue;
-    if (t.has_transfers && (k == PipelineKind::recv_forward || k == PipelineKind::recv_backward))
-      given.emplace(spot_of(t, r, k, {stage, r.chunk}), i);
-    if (!t.has_transfers && (k == PipelineKind::forward || k == PipelineKind::backward))
+    if (k == PipelineKind::forward || k == PipelineKind::backward || k == PipelineKind::recv_forward ||
+        k == PipelineKind::recv_backward)
       given.emplace(spot_of(t, r, k, {stage, r.chunk}), i);
   }
   for_each_run(p, [&](std::uint32_t a, std::uint32_t b) {
@@ -186,8 +185,15 @@ std::vector<PipelineWait> waits_of(const PipelineTrace& t, const PipelineModel& 
       last_of_type[r.type] = i;
 
       const PipelineKind k = kind_of(t, r);
-      if (k != PipelineKind::forward && k != PipelineKind::backward) continue;
       const std::int32_t stage = t.ranks[r.rank].pp;
+      if (is_send(k) && r.micro_batch >= 0) {
+        const auto pass = k == PipelineKind::send_forward ? PipelineKind::forward : PipelineKind::backward;
+        const auto it = given.find(spot_of(t, r, pass, {stage, r.chunk}));
+        if (it != given.end() && p.rows[it->second].rank == r.rank && p.rows[it->second].batch < r.batch &&
+            !own(it->second))
+          out.push_back({i, it->second, false});
+      }
+      if (k != PipelineKind::forward && k != PipelineKind::backward) continue;
       const PipelinePlace from = input_of(t, k, stage, r.chunk);
       if (from.stage < 0 || r.micro_batch < 0) continue;
       const auto received = k == PipelineKind::forward ? PipelineKind::recv_forward : PipelineKind::recv_backward;

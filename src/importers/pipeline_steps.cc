@@ -704,6 +704,12 @@ Result<PipelineTrace> join_pipeline(std::vector<PipelineFile> files) {
   if (out.rows.size() >= kNone) return fail("too many operations for 32 bits");
   sort_rows(out.rows);
   if (timelines.empty()) number_all(out, told);
+  std::set<std::int32_t> stages;
+  for (const PipelineRank& r : out.ranks) stages.insert(r.pp);
+  const auto missing = static_cast<std::uint64_t>(out.stages) - stages.size();
+  out.notes.add("stages-missing", Severity::warning, missing,
+                fmt::format("{} of {} stages are there", stages.size(), out.stages),
+                "what waits for a missing stage is replayed as if it need not");
   return out;
 }
 
