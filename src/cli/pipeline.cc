@@ -21,7 +21,8 @@ Result<int> run_replay(const Args& args) {
   if (!document) return tl::unexpected(document.error());
   if (run->pipeline) {
     const PipelineJob& job = *run->pipeline;
-    if (auto ok = describe_pipeline({job.trace, job.run, job.built, run->replay}, steps, *document); !ok)
+    if (auto ok = describe_pipeline({job.trace, job.run, job.built, run->replay, job.settled_steps}, steps, *document);
+        !ok)
       return tl::unexpected(ok.error());
   }
   document->inputs = args.positional;

@@ -27,7 +27,9 @@ Result<Run> run_pipeline(PipelineTrace trace, const RunOptions& options, Progres
   run.traces.notes = job.trace.notes;
   if (Status s = assemble_pipeline(job.trace, job.run.model, job.run.program, job.built); !s)
     return tl::unexpected(s.error());
-  if (options.steps.empty()) job.settled_steps = settled_steps(job.built.build.graph, run.traces.notes);
+  Notes warm_up;
+  job.settled_steps = settled_steps(job.built.build.graph, warm_up);
+  if (options.steps.empty()) run.traces.notes.merge(warm_up);
   for (const PipelineIdle& i : job.run.idle) {
     const std::vector<std::int64_t>& of = job.settled_steps;
     if (!of.empty() && std::find(of.begin(), of.end(), job.trace.steps[i.step].number) == of.end()) continue;

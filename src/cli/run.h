@@ -18,7 +18,7 @@ struct PipelineJob {
   PipelineTrace trace;
   PipelineRun run;
   PipelineBuild built;                      // of run; its build is Run::build as well
-  std::vector<std::int64_t> settled_steps;  // what is answered for where --steps names none; empty = all
+  std::vector<std::int64_t> settled_steps;  // without warm-up; empty = all. Answered for where --steps names none
 };
 
 struct Run {

@@ -47,7 +47,7 @@ Section* find_section(Document& d, std::string_view key) {
 class Trial {
  public:
   Trial(const PipelineView& view, const StepRows& rows, bool launch_delays)
-      : view_(view), rows_(rows), ideal_(ideal_times(view.trace, view.run.program)) {
+      : view_(view), rows_(rows), ideal_(ideal_times(view.trace, view.run.program, view.settled)) {
     built_.build.graph = view.built.build.graph;
     built_.node_of_row = view.built.node_of_row;
     if (!launch_delays) drop_launch_delays(built_.build.graph);
@@ -79,7 +79,7 @@ Section stragglers_of(const PipelineView& v, const StepRows& rows) {
                      {.key = "cost_pct", .title = "cost %", .digits = 2},
                      {.key = "stage"},
                      {.key = "of"}};
-  const std::vector<SlowPart> slow = find_slow_parts(v.trace, v.run.program);
+  const std::vector<SlowPart> slow = find_slow_parts(v.trace, v.run.program, v.settled);
   if (slow.empty()) return s;
   s.title = "Stragglers (cost: what the iteration would be shorter by without the slow stage, or rank)";
   s.text_rows = 16;
@@ -145,7 +145,7 @@ void add_slowdowns(const PipelineView& v, const StepRows& rows, Document& d) {
   Section types = by_part("slowdown_by_operation", "Slowdown by operation (all others ideal)", "operation");
   types.table.columns.push_back({.key = "ideal_ms"});
   types.table.columns.push_back({.key = "mean_ms"});
-  const std::vector<Ns> times = ideal_times(t, v.run.program);
+  const std::vector<Ns> times = ideal_times(t, v.run.program, v.settled);
   for (std::uint32_t k = 0; k < t.types.size(); ++k) {
     std::vector<Ns> lengths;
     for (const PipelineRow& r : v.run.program.rows)

@@ -13,10 +13,11 @@ struct PipelineView {
   const PipelineRun& run;
   const PipelineBuild& built;  // of run, as replayed
   const Replay& replay;
+  const std::vector<std::int64_t>& settled;  // steps that say what is usual; empty = all
 };
 
-// Step numbers to be answered for where the user names none: those of warm-up, the first ones that take over half as
-// long again as the median, are left out, with a note. All = empty.
+// Step numbers without those of warm-up: the first ones that take over half as long again as the median, which a note
+// tells of. What is answered for where the user names none. Empty = all.
 std::vector<std::int64_t> settled_steps(const ExecGraph& g, Notes& notes);
 
 // Longest rank's step, by step number: measured (with `r` null) or replayed, ns.

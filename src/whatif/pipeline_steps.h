@@ -17,8 +17,10 @@ namespace orrery {
 
 // By type, ns: what an operation takes where none is slow. Of compute the mean over all ranks and steps (the same work,
 // evenly spread), of communication the median (of which the slow part is disturbance): the definition of Lin et al.,
-// "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI 2025.
-std::vector<Ns> ideal_times(const PipelineTrace& trace, const PipelineProgram& program);
+// "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI 2025. Of the steps with these numbers
+// (empty = all).
+std::vector<Ns> ideal_times(const PipelineTrace& trace, const PipelineProgram& program,
+                            const std::vector<std::int64_t>& steps = {});
 // Rows for which `chosen` holds take their type's ideal time.
 Changed make_ideal(const std::vector<Ns>& ideal, const std::function<bool(const PipelineRow&)>& chosen,
                    PipelineProgram& program);
@@ -32,8 +34,9 @@ struct SlowPart {
   double slower = 1;           // time of its passes over the median of the other stages, or of the stage's ranks
 };
 // Stages slower than the others, and ranks slower than those of their own stage: beyond 3 % and three times the spread
-// (median absolute deviation) of the others. The slowest first.
-std::vector<SlowPart> find_slow_parts(const PipelineTrace& trace, const PipelineProgram& program);
+// (median absolute deviation) of the others. The slowest first. Steps as above.
+std::vector<SlowPart> find_slow_parts(const PipelineTrace& trace, const PipelineProgram& program,
+                                      const std::vector<std::int64_t>& steps = {});
 
 // ---- pipeline_schedule.cc ----
 

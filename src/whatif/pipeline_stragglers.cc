@@ -6,10 +6,23 @@
 #include "whatif/pipeline_steps.h"
 
 namespace orrery {
+namespace {
 
-std::vector<Ns> ideal_times(const PipelineTrace& t, const PipelineProgram& p) {
+// By row of steps.
+std::vector<std::uint8_t> chosen(const PipelineTrace& t, const std::vector<std::int64_t>& numbers) {
+  std::vector<std::uint8_t> out;
+  for (const PipelineStep& s : t.steps)
+    out.push_back(numbers.empty() || std::find(numbers.begin(), numbers.end(), s.number) != numbers.end());
+  return out;
+}
+
+}  // namespace
+
+std::vector<Ns> ideal_times(const PipelineTrace& t, const PipelineProgram& p, const std::vector<std::int64_t>& steps) {
+  const std::vector<std::uint8_t> counts = chosen(t, steps);
   std::vector<std::vector<Ns>> lengths(t.types.size());
-  for (const PipelineRow& r : p.rows) lengths[r.type].push_back(r.duration);
+  for (const PipelineRow& r : p.rows)
+    if (counts[r.step]) lengths[r.type].push_back(r.duration);
   std::vector<Ns> out(t.types.size(), 0);
   for (std::size_t k = 0; k < out.size(); ++k) {
     std::vector<Ns>& all = lengths[k];
@@ -62,12 +75,14 @@ double clearly_over(const std::vector<double>& all, std::size_t which) {
 
 }  // namespace
 
-std::vector<SlowPart> find_slow_parts(const PipelineTrace& t, const PipelineProgram& p) {
+std::vector<SlowPart> find_slow_parts(const PipelineTrace& t, const PipelineProgram& p,
+                                      const std::vector<std::int64_t>& numbers) {
+  const std::vector<std::uint8_t> counts = chosen(t, numbers);
   // Mean over steps of the time in passes, by rank.
   std::vector<double> sum(t.ranks.size(), 0);
   std::vector<std::vector<std::uint8_t>> ran(t.ranks.size(), std::vector<std::uint8_t>(t.steps.size(), 0));
   for (const PipelineRow& r : p.rows) {
-    if (!is_pass(t.types[r.type].kind)) continue;
+    if (!counts[r.step] || !is_pass(t.types[r.type].kind)) continue;
     sum[r.rank] += static_cast<double>(r.duration);
     ran[r.rank][r.step] = 1;
   }
