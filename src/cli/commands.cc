@@ -33,7 +33,8 @@ std::vector<Command> make_commands() {
            "zstd and zip files are told by their content. Files of a directory or a pattern that are no traces are "
            "left "
            "out with a note; a broken trace among them ends the command with status 2: name the others, or give a "
-           "pattern, to leave it out.\n\n"
+           "pattern, to leave it out. Recorded steps of pipelines are read as well (docs/formats/pipeline-steps.md), "
+           "and answered with the same tables, slow stages and the slowdown that they make.\n\n"
            "Where explained idle (section \"How much the graph explains\") is under 90 %, a warning says so: the "
            "replay of the run as it was may still be right, but what a changed run would take is not to be read from "
            "it (docs/model.md).",
@@ -73,7 +74,10 @@ std::vector<Command> make_commands() {
            "Edits add up in one call. FACTORx multiplies a duration (0.5x is twice as fast); of a bandwidth it "
            "multiplies the bandwidth.\n\n"
            "Of the layout the layers, the micro-batches of a step and the degree of data parallelism can be changed; "
-           "pipelines, tensor parallelism and shapes stay as they are. Edits are made in the order of the options "
+           "pipelines, tensor parallelism and shapes stay as they are. Where the steps of pipelines were recorded "
+           "instead of "
+           "kernels (docs/formats/pipeline-steps.md) the schedule and the micro-batches can be changed, operations "
+           "scaled (--kernel) and stragglers taken out. Edits are made in the order of the options "
            "below, "
            "whatever their order on the command line. docs/model.md says what each edit takes for granted.",
        .options =

@@ -71,7 +71,7 @@ Result<int> predict_steps(Run& run, const Args& args, const RunOptions& options,
   if (args.has("--without-stragglers")) {
     AppliedEdit edit{{"--without-stragglers", ""}, {}, {}};
     edit.changed = make_ideal(
-        ideal_times(trace, program), [](const PipelineRow&) { return true; }, program);
+        ideal_times(trace, program, job.settled_steps), [](const PipelineRow&) { return true; }, program);
     edit.doubt = 0.05;
     edit.assumes =
         "every operation takes the ideal time of its type: of compute the mean over all ranks and steps, of "

@@ -49,14 +49,15 @@ PipelineScope learn_scope(const PipelineTrace& t, const PipelineProgram& p, std:
 // Rows that are communication and run side by side for most of their time were issued together.
 void find_batches(const PipelineTrace& t, PipelineProgram& p) {
   for_each_run(p, [&](std::uint32_t a, std::uint32_t b) {
-    std::uint32_t batch = 0;
+    std::uint32_t batch = 0, begun = a;
     for (std::uint32_t i = a; i < b; ++i) {
       if (i > a) {
         const std::uint32_t x = p.rows[i - 1].source, y = p.rows[i].source;
         const Ns shorter = std::min(t.rows.end[x] - t.rows.start[x], t.rows.end[y] - t.rows.start[y]);
         const bool together = is_transfer(kind_of(t, p.rows[i - 1])) && is_transfer(kind_of(t, p.rows[i])) &&
-                              p.rows[i - 1].type != p.rows[i].type && t.rows.end[x] - t.rows.start[y] > shorter / 2;
-        batch += !together;
+                              p.rows[i - 1].type != p.rows[i].type && i - begun < 4 &&
+                              t.rows.end[x] - t.rows.start[y] > shorter / 2;
+        if (!together) ++batch, begun = i;
       }
       p.rows[i].batch = batch;
     }

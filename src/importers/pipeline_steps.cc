@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -21,10 +22,11 @@ namespace {
 
 using simdjson::dom::element;
 
-constexpr double kLatest = 4e18;              // ns; leaves room for sums
-constexpr std::int64_t kMostRanks = 1 << 20;  // along one dimension
-constexpr std::size_t kMostTypes = 256;       // of operations
-constexpr Ns kBetweenSteps = 1'000'000;       // where the file does not say when a step began
+constexpr Ns kLongestStep = 10'000'000'000'000;  // ns; what is further away is not of the step
+constexpr double kLatest = 4e18;                 // ns; leaves room for sums
+constexpr std::int64_t kMostRanks = 1 << 20;     // along one dimension
+constexpr std::size_t kMostTypes = 256;          // of operations
+constexpr Ns kBetweenSteps = 1'000'000;          // where the file does not say when a step began
 constexpr std::string_view kJob = "a job's steps";
 
 bool to_ns(element value, double scale, Ns& out) {
@@ -355,7 +357,7 @@ bool times_of(element iteration, const char* key, std::vector<Ns>& out) {
   if (iteration[key].get_array().get(values) != simdjson::SUCCESS) return false;
   for (const element v : values) {
     Ns t = 0;
-    if (!to_ns(v, 1e6, t)) return false;
+    if (!to_ns(v, 1e6, t) || t > kLongestStep || t < -kLongestStep) return false;
     out.push_back(t);
   }
   return true;
@@ -365,12 +367,9 @@ std::string add_iteration(simdjson::dom::parser& parser, std::string_view key, s
                           PipelineFile& out) {
   element iteration;
   if (const auto e = parser.parse(text.data(), text.size()).get(iteration)) return simdjson::error_message(e);
-  std::int64_t step = 0;
-  for (const char c : key)
-    step = std::isdigit(static_cast<unsigned char>(c)) && step < 1'000'000'000'000
-               ? step * 10 + (c - '0')
-               : std::numeric_limits<std::int64_t>::min() / 16;
-  if (step < 0 || key.empty() || !iteration.is_object()) {
+  std::int64_t step = -1;
+  const auto [at, error] = std::from_chars(key.data(), key.data() + key.size(), step);
+  if (error != std::errc() || at != key.data() + key.size() || step < 0 || !iteration.is_object()) {
     out.notes.add("unused-member", Severity::info, 1, out.file + ": " + quote_for_people(key, 40), "no iteration");
     return "";
   }
@@ -404,7 +403,9 @@ std::string add_iteration(simdjson::dom::parser& parser, std::string_view key, s
     }
   Ns total = 0;
   element value;
-  if (iteration["total"].get(value) != simdjson::SUCCESS || !to_ns(value, 1e6, total) || total < last) total = last;
+  if (iteration["total"].get(value) != simdjson::SUCCESS || !to_ns(value, 1e6, total) || total < last ||
+      total > kLongestStep)
+    total = last;
   out.step_ends.emplace_back(step, total);
   return "";
 }
@@ -455,20 +456,27 @@ void number_passes(const std::vector<std::uint32_t>& rows, std::int32_t stages, 
 // Chunks of a stage where nothing says it: before its first backward the last stage has done (chunks - 1) * stages + 1
 // forward passes; 1 where that does not fit.
 std::int32_t infer_chunks(const PipelineTrace& t) {
-  std::vector<std::int64_t> found;
-  for (std::uint32_t s = 0; s < t.steps.size(); ++s) {
-    std::int64_t before = 0, all = 0;
+  if (t.stages < 2) return 1;
+  struct Seen {
     Ns first_backward = std::numeric_limits<Ns>::max();
-    for (int sweep = 0; sweep < 2; ++sweep)
-      for (std::size_t i = 0; i < t.rows.size(); ++i) {
-        if (t.rows.step[i] != s || t.ranks[t.rows.rank[i]].pp != t.stages - 1) continue;
-        const bool forward = t.types[t.rows.type[i]].kind == PipelineKind::forward;
-        if (sweep == 0 && !forward) first_backward = std::min(first_backward, t.rows.start[i]);
-        if (sweep == 1 && forward) ++all, before += t.rows.start[i] < first_backward;
-      }
+    std::int64_t before = 0, all = 0;
+  };
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Seen> last_stage;  // by step and rank
+  for (const bool forward : {false, true})
+    for (std::size_t i = 0; i < t.rows.size(); ++i) {
+      if (t.ranks[t.rows.rank[i]].pp != t.stages - 1) continue;
+      if ((t.types[t.rows.type[i]].kind == PipelineKind::forward) != forward) continue;
+      Seen& seen = last_stage[{t.rows.step[i], t.rows.rank[i]}];
+      if (forward)
+        ++seen.all, seen.before += t.rows.start[i] < seen.first_backward;
+      else
+        seen.first_backward = std::min(seen.first_backward, t.rows.start[i]);
+    }
+  std::vector<std::int64_t> found;
+  for (const auto& [at, seen] : last_stage) {
     const std::int64_t chunks =
-        t.stages > 1 && before > 1 && (before - 1) % t.stages == 0 ? (before - 1) / t.stages + 1 : 1;
-    found.push_back(all % (t.stages * chunks) == 0 ? chunks : 1);
+        seen.before > 1 && (seen.before - 1) % t.stages == 0 ? (seen.before - 1) / t.stages + 1 : 1;
+    found.push_back(seen.all % (t.stages * chunks) == 0 ? chunks : 1);
   }
   return found.empty() ? 1 : static_cast<std::int32_t>(median(found));
 }
@@ -504,7 +512,26 @@ void add_row(PipelineRows& rows, std::uint32_t rank, std::uint32_t step, const P
   rows.end.push_back(o.end + shift);
 }
 
+// What lies hours away from the middle of its step, or takes hours, is no operation of it.
+void drop_far(PipelineFile& file, Notes& notes) {
+  std::map<std::int64_t, std::vector<Ns>> starts;
+  for (const PipelineFile::Operation& o : file.operations) starts[o.step].push_back(o.start);
+  std::map<std::int64_t, Ns> middle;
+  for (const auto& [step, all] : starts) middle[step] = median(all);
+  std::uint64_t dropped = 0;
+  std::string first;
+  std::erase_if(file.operations, [&](const PipelineFile::Operation& o) {
+    const Ns m = middle[o.step];
+    const bool far = o.start - m > kLongestStep || m - o.start > kLongestStep || o.end - o.start > kLongestStep;
+    if (far && ++dropped == 1) first = fmt::format("{} of step {}", file.types[o.type].name, o.step);
+    return far;
+  });
+  notes.add("far-times", Severity::data_loss, dropped, first, "hours away from the rest of the step: not used");
+}
+
 Status join_timeline(PipelineFile& file, PipelineTrace& out) {
+  drop_far(file, out.notes);
+  if (file.operations.empty()) return fail("no usable operation", file.file);
   out.types = std::move(file.types);
   for (const PipelineFile::Operation& o : file.operations) {
     out.stages = std::max(out.stages, o.pp + 1);

@@ -15,7 +15,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <set>
 
 #include "base/median.h"
 #include "whatif/pipeline_steps.h"
@@ -136,11 +136,14 @@ void add_slowdowns(const PipelineView& v, const StepRows& rows, Document& d) {
     return ratio(mean(trial([&](const PipelineRow& r) { return !measured(r); })), mean(ideal));
   };
   Section stages = by_part("slowdown_by_stage", "Slowdown by stage (all others ideal)", "stage");
-  for (std::int32_t p = 0; p < t.stages; ++p)
+  std::set<std::int32_t> pp, dp;
+  for (const PipelineRank& r : t.ranks) pp.insert(r.pp), dp.insert(r.dp);
+  for (const std::int32_t p : pp)
     stages.table.rows.push_back({std::int64_t{p}, only([&](const PipelineRow& r) { return t.ranks[r.rank].pp == p; })});
   Section groups = by_part("slowdown_by_dp_rank", "Slowdown by data-parallel rank (all others ideal)", "dp_rank");
   groups.text_rows = 16;
-  for (std::int32_t k = 0; k < t.dp && t.dp > 1; ++k)
+  if (dp.size() < 2) dp.clear();
+  for (const std::int32_t k : dp)
     groups.table.rows.push_back({std::int64_t{k}, only([&](const PipelineRow& r) { return t.ranks[r.rank].dp == k; })});
   Section types = by_part("slowdown_by_operation", "Slowdown by operation (all others ideal)", "operation");
   types.table.columns.push_back({.key = "ideal_ms"});
@@ -158,7 +161,7 @@ void add_slowdowns(const PipelineView& v, const StepRows& rows, Document& d) {
   d.sections.push_back(std::move(all));
   d.sections.push_back(std::move(by_step));
   d.sections.push_back(std::move(stages));
-  if (t.dp > 1) d.sections.push_back(std::move(groups));
+  if (!dp.empty()) d.sections.push_back(std::move(groups));
   d.sections.push_back(std::move(types));
 }
 

@@ -94,6 +94,24 @@ std::vector<std::array<Ns, 3>> extras(const PipelineTrace& t, const std::vector<
   return out;
 }
 
+// What the largest run has; fewer than `micro_batches` say: their numbers mean nothing.
+std::int64_t most_forwards(const PipelineTrace& t, const std::vector<PipelineRow>& rows) {
+  std::int64_t most = 0;
+  for_each_run(rows, [&](std::uint32_t a, std::uint32_t b) {
+    most = std::max<std::int64_t>(most, std::count_if(rows.begin() + a, rows.begin() + b, [&](const PipelineRow& r) {
+                                    return kind_of(t, r) == PipelineKind::forward;
+                                  }));
+  });
+  return most;
+}
+
+std::int32_t stages_there(const PipelineTrace& t) {
+  std::vector<std::int32_t> stages;
+  for (const PipelineRank& r : t.ranks) stages.push_back(r.pp);
+  std::sort(stages.begin(), stages.end());
+  return static_cast<std::int32_t>(std::unique(stages.begin(), stages.end()) - stages.begin());
+}
+
 }  // namespace
 
 Result<PipelineSchedule> parse_schedule(const std::string& text) {
@@ -116,7 +134,9 @@ Result<PipelineSchedule> parse_schedule(const std::string& text) {
 }
 
 std::optional<PipelineSchedule> recognise_schedule(const PipelineTrace& t, const PipelineProgram& p) {
-  if (t.micro_batches < 1) return std::nullopt;
+  if (t.micro_batches < 1 || stages_there(t) != t.stages ||
+      most_forwards(t, p.rows) != std::int64_t{t.micro_batches} * t.chunks)
+    return std::nullopt;
   PipelineSchedule s{t.chunks > 1                                ? ScheduleKind::interleaved
                      : type_of(t, PipelineKind::weight) != kNone ? ScheduleKind::zero_bubble
                                                                  : ScheduleKind::one_f_one_b,
@@ -146,13 +166,15 @@ Result<Rescheduled> reschedule(const PipelineTrace& t, const PipelineModel& m, c
                                const PipelineSchedule& to) {
   const std::string where = fmt::format("{}{}, {} micro-batches", name_of(to.kind),
                                         to.chunks > 1 ? ":" + std::to_string(to.chunks) : "", to.micro_batches);
-  std::vector<std::uint8_t> there(static_cast<std::size_t>(t.stages), 0);
-  for (const PipelineRank& r : t.ranks) there[static_cast<std::size_t>(r.pp)] = 1;
-  if (std::count(there.begin(), there.end(), 1) != t.stages)
-    return fail(fmt::format("{} of {} stages are not in the input: the others cannot be scheduled without them",
-                            std::count(there.begin(), there.end(), 0), t.stages),
-                where, "give the files of all stages");
-  if (t.micro_batches < 1) return fail("no passes of micro-batches to schedule", where);
+  if (const std::int32_t there = stages_there(t); there != t.stages)
+    return fail(fmt::format("only {} of {} stages are in the input", there, t.stages), where,
+                "give the files of all stages");
+  if (most_forwards(t, base.rows) != std::int64_t{t.micro_batches} * t.chunks)
+    return fail(
+        fmt::format("no rank has the forward passes of {} micro-batches through {} chunks: which is which is not "
+                    "known",
+                    t.micro_batches, t.chunks),
+        where);
   const auto schedule = make_schedule(to.kind, t.stages, to.chunks, to.micro_batches);
   if (!schedule) {
     Error e = schedule.error();
