@@ -33,7 +33,8 @@ std::vector<Command> make_commands() {
            "zstd and zip files are told by their content. Files of a directory or a pattern that are no traces are "
            "left "
            "out with a note; a broken trace among them ends the command with status 2: name the others, or give a "
-           "pattern, to leave it out.\n\n"
+           "pattern, to leave it out. Recorded steps of pipelines are read as well (docs/formats/pipeline-steps.md), "
+           "and answered with the same tables, slow stages and the slowdown that they make.\n\n"
            "Where explained idle (section \"How much the graph explains\") is under 90 %, a warning says so: the "
            "replay of the run as it was may still be right, but what a changed run would take is not to be read from "
            "it (docs/model.md).",
@@ -76,7 +77,9 @@ std::vector<Command> make_commands() {
            "dimension follows (the width of the feed-forward layers, heads and micro-batches stay unless given). They "
            "need the traces of all stages. Edits are made in an order of their own, whatever the command line's: "
            "stragglers, kernels, platform, the configuration, network, host. docs/model.md says what each edit takes "
-           "for granted.",
+           "for granted.\n\n"
+           "Where the steps of pipelines were recorded instead of kernels (docs/formats/pipeline-steps.md) the schedule "
+           "and the micro-batches can be changed, operations scaled (--kernel) and stragglers taken out.",
        .options =
            {{"--dp", "N", "data parallelism of degree N", Takes::word},
             {"--pp", "N", "N pipeline stages", Takes::word},

@@ -1,6 +1,7 @@
 // The main path: traces -> graph -> replay -> reports -> writers. run.cc has the first half of it.
 #include "cli/options.h"
 #include "cli/run.h"
+#include "reports/pipeline_steps.h"
 #include "reports/reports.h"
 
 namespace orrery {
@@ -13,10 +14,17 @@ Result<int> run_replay(const Args& args) {
   if (!run) return tl::unexpected(run.error());
 
   progress.stage("writing reports");
+  const std::vector<std::int64_t> steps = chosen_steps(*run, *options);
   auto document = replay_document(
       run->traces, run->build, run->replay,
-      {.steps = options->steps, .critical_path_hops = !options->csv_directory.empty(), .threads = options->threads});
+      {.steps = steps, .critical_path_hops = !options->csv_directory.empty(), .threads = options->threads});
   if (!document) return tl::unexpected(document.error());
+  if (run->pipeline) {
+    const PipelineJob& job = *run->pipeline;
+    if (auto ok = describe_pipeline({job.trace, job.run, job.built, run->replay, job.settled_steps}, steps, *document);
+        !ok)
+      return tl::unexpected(ok.error());
+  }
   document->inputs = args.positional;
   if (!options->export_path.empty()) {
     progress.stage("writing " + options->export_path);

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "cli/options.h"
+#include "cli/predict_steps.h"
 #include "cli/run.h"
 #include "reports/reports.h"
 #include "whatif/edits.h"
@@ -86,6 +87,7 @@ Result<int> run_predict(const Args& given) {
   options->keep_rows = true;
   auto run = run_again(args.positional, *options, progress);
   if (!run) return tl::unexpected(run.error());
+  if (run->pipeline) return predict_steps(*run, args, *options, progress);
 
   progress.stage("taking the job apart");
   const Overlap overlap =

@@ -1,20 +1,61 @@
 #include "cli/run.h"
 
+#include <algorithm>
 #include <deque>
 #include <filesystem>
 #include <mutex>
 
 #include "importers/importers.h"
+#include "reports/pipeline_steps.h"
 #include "reports/reports.h"
 #include "writers/chrome_trace.h"
 
 namespace orrery {
+namespace {
+
+Result<Run> run_pipeline(PipelineTrace trace, const RunOptions& options, Progress& progress) {
+  Run run;
+  for (const PipelineRank& r : trace.ranks) {
+    std::error_code error;
+    if (!options.export_path.empty() && std::filesystem::equivalent(options.export_path, r.file, error) && !error)
+      return fail("--export would overwrite a trace that is read", options.export_path, "name another file");
+  }
+  progress.stage("replaying");
+  PipelineJob job{std::move(trace), {}, {}, {}};
+  job.run = learn_pipeline(job.trace);
+  run.traces = pipeline_rows(job.trace);
+  run.traces.notes = job.trace.notes;
+  if (Status s = assemble_pipeline(job.trace, job.run.model, job.run.program, job.built); !s)
+    return tl::unexpected(s.error());
+  Notes warm_up;
+  job.settled_steps = settled_steps(job.built.build.graph, warm_up);
+  if (options.steps.empty()) run.traces.notes.merge(warm_up);
+  for (const PipelineIdle& i : job.run.idle) {
+    const std::vector<std::int64_t>& of = job.settled_steps;
+    if (!of.empty() && std::find(of.begin(), of.end(), job.trace.steps[i.step].number) == of.end()) continue;
+    job.built.build.quality[i.rank].idle_ns += i.idle;
+    job.built.build.quality[i.rank].unexplained_idle_ns += i.unexplained;
+  }
+  run.build = job.built.build;
+  replay(run.build.graph, run.replay);
+  run.pipeline = std::move(job);
+  return run;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> chosen_steps(const Run& run, const RunOptions& options) {
+  return options.steps.empty() && run.pipeline ? run.pipeline->settled_steps : options.steps;
+}
 
 // Each rank's graph is built as soon as its rows are there, and of the rows only the names stay, unless the run is to
 // be exported: hundreds of ranks need not be in memory as rows at once.
 Result<Run> run_again(const std::vector<std::string>& paths, const RunOptions& options, Progress& progress) {
-  Run run;
   progress.stage("reading " + paths.front());
+  auto steps = import_pipeline(paths, options.import);
+  if (!steps) return tl::unexpected(steps.error());
+  if (steps->has_value()) return run_pipeline(std::move(**steps), options, progress);
+  Run run;
   GraphBuilder builder;
   const GraphOptions graph{.threads = options.threads};
   ImportOptions import = options.import;
@@ -53,7 +94,7 @@ Result<Run> run_again(const std::vector<std::string>& paths, const RunOptions& o
 }
 
 Status export_run(const Run& run, const RunOptions& options) {
-  const auto rows = select_steps(run.build.graph, options.steps);
+  const auto rows = select_steps(run.build.graph, chosen_steps(run, options));
   if (!rows) return tl::unexpected(rows.error());
   std::vector<NodeId> path;
   for (const CriticalPath& p : critical_paths(run.build.graph, run.replay, *rows)) {

@@ -1,3 +1,7 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -10,6 +14,7 @@
 #include "importers/find_inputs.h"
 #include "importers/importers.h"
 #include "importers/kineto.h"
+#include "importers/pipeline_steps.h"
 
 namespace orrery {
 namespace {
@@ -158,6 +163,109 @@ void note_world_sizes(TraceSet& set) {
   }
 }
 
+// ---- steps of pipelines ----
+
+constexpr std::size_t kHead = std::size_t{64} << 10;
+
+// What standard input holds first, without taking it: what is there of a file, or waits in a pipe.
+std::string peek_standard_input() {
+  std::string bytes(kHead, '\0');
+  struct stat info {};
+  ssize_t got = -1;
+  if (::fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode)) {
+    got = ::pread(STDIN_FILENO, bytes.data(), bytes.size(), ::lseek(STDIN_FILENO, 0, SEEK_CUR));
+  } else if (int ends[2]; S_ISFIFO(info.st_mode) && ::pipe2(ends, O_CLOEXEC) == 0) {
+    if (::tee(STDIN_FILENO, ends[1], bytes.size(), 0) > 0) got = ::read(ends[0], bytes.data(), bytes.size());
+    ::close(ends[0]);
+    ::close(ends[1]);
+  }
+  bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return bytes;
+}
+
+// The first bytes of the plain text; "" where they cannot be had.
+std::string head_of(const TraceInput& input) {
+  const std::string taken = input.label == "-" ? peek_standard_input() : std::string();
+  auto source = input.label == "-" ? decompressed(open_memory(taken), input.label) : open_input(input);
+  if (!source) return {};
+  std::string head(kHead, '\0');
+  std::size_t filled = 0;
+  while (filled < head.size()) {
+    const auto got = (*source)->read(head.data() + filled, head.size() - filled);
+    if (!got || *got == 0) break;
+    filled += *got;
+  }
+  head.resize(filled);
+  return head;
+}
+
+bool is_profiler_trace(std::string_view head) {
+  for (const std::string_view word : {"\"schemaVersion\"", "\"deviceProperties\"", "\"traceEvents\""})
+    if (head.find(word) != std::string_view::npos) return true;
+  return false;
+}
+
+Result<PipelineFile> read_steps(const TraceInput& input, const ImportOptions& options) {
+  auto source = open_input(input);
+  if (!source) return tl::unexpected(source.error());
+  std::string text;
+  for (std::vector<char> buffer(std::size_t{1} << 20);;) {
+    const auto got = (*source)->read(buffer.data(), buffer.size());
+    if (!got) return tl::unexpected(got.error());
+    if (*got == 0) break;
+    text.append(buffer.data(), *got);
+  }
+  auto file = read_pipeline_file(text, input.label == "-" ? "standard input" : input.label, options.recover);
+  if (!file) return file;
+  if (const SourceTrouble trouble = (*source)->trouble(); trouble.kind != SourceTrouble::Kind::none)
+    file->notes.add(trouble.kind == SourceTrouble::Kind::trailing ? "trailing-data" : "compressed-data-damaged",
+                    trouble.kind == SourceTrouble::Kind::trailing ? Severity::warning : Severity::data_loss, 1,
+                    input.label + ": " + trouble.what, "what could be unpacked is used");
+  return file;
+}
+
+// Of several timelines that were found, not named, the one that tells micro-batches: a simulator's output beside what
+// was recorded does not.
+void leave_simulated_out(std::vector<PipelineFile>& files, const std::vector<bool>& named, Notes& notes) {
+  const auto recorded = [](const PipelineFile& f) { return f.form == PipelineForm::timeline && f.has_micro_batches; };
+  if (std::count_if(files.begin(), files.end(), recorded) != 1) return;
+  std::vector<PipelineFile> kept;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (files[i].form == PipelineForm::timeline && !recorded(files[i]) && !named[i])
+      notes.add("skipped-file", Severity::info, 1, files[i].file + ": its operations name no micro-batches",
+                "another file of the directory has the recorded steps");
+    else
+      kept.push_back(std::move(files[i]));
+  }
+  files = std::move(kept);
+}
+
+Status resolve_stages(std::vector<PipelineFile>& files, const ImportOptions& options) {
+  std::vector<PipelineFile*> unknown;
+  std::size_t passes = 0;
+  for (PipelineFile& f : files) {
+    if (f.form != PipelineForm::passes) continue;
+    ++passes;
+    f.rank = rank_in_path(f.file);
+    for (const auto& [key, rank] : options.rank_of_file)
+      if (names_file(key, TraceInput{.label = f.file, .archive = {}, .member = {}})) f.rank = rank;
+    if (f.rank < 0) unknown.push_back(&f);
+  }
+  for (const auto& [key, rank] : options.rank_of_file)
+    if (std::none_of(files.begin(), files.end(), [&, &name = key](const PipelineFile& f) {
+          return f.form == PipelineForm::passes &&
+                 names_file(name, TraceInput{.label = f.file, .archive = {}, .member = {}});
+        }))
+      return fail("--rank names a file that is not among the passes of ranks", key);
+  if (unknown.empty()) return {};
+  if (passes > 1)
+    return fail("rank unknown: the file name does not tell it", unknown.front()->file, "give it with --rank FILE=N");
+  unknown.front()->rank = 0;
+  unknown.front()->notes.add("rank-assumed", Severity::info, 1, unknown.front()->file,
+                             "the file name does not tell the rank: taken as rank 0");
+  return {};
+}
+
 }  // namespace
 
 unsigned ImportOptions::workers() const { return worker_count(threads); }
@@ -228,6 +336,45 @@ Result<TraceSet> import_traces(const std::vector<std::string>& paths, const Impo
   if (auto ok = resolve_ranks(set, origins, options); !ok) return tl::unexpected(ok.error());
   note_world_sizes(set);
   return set;
+}
+
+Result<std::optional<PipelineTrace>> import_pipeline(const std::vector<std::string>& paths,
+                                                     const ImportOptions& options) {
+  const auto inputs = find_inputs(paths);
+  if (!inputs) return std::nullopt;  // import_traces says why
+  std::vector<PipelineForm> forms;
+  bool any = false;
+  for (const TraceInput& input : *inputs) {
+    const std::string head = input.unusable.empty() ? head_of(input) : std::string();
+    forms.push_back(pipeline_form(head));
+    any |= forms.back() == PipelineForm::timeline || forms.back() == PipelineForm::passes;
+    if (forms.back() == PipelineForm::none && is_profiler_trace(head)) return std::nullopt;
+  }
+  if (!any) return std::nullopt;
+  Notes notes;
+  std::vector<PipelineFile> files;
+  std::vector<bool> named;
+  for (std::size_t i = 0; i < inputs->size(); ++i) {
+    const TraceInput& input = (*inputs)[i];
+    if (forms[i] == PipelineForm::none && input.optional) {
+      notes.add("skipped-file", Severity::info, 1, input.label + ": no steps of a pipeline",
+                "what is found in a directory or by a pattern and is no trace is left out");
+      continue;
+    }
+    auto file = read_steps(input, options);
+    if (!file) {
+      if (input.optional) file.error().advice += "; name the other files, or a pattern, to leave this one out";
+      return tl::unexpected(file.error());
+    }
+    files.push_back(std::move(*file));
+    named.push_back(!input.optional);
+  }
+  leave_simulated_out(files, named, notes);
+  if (Status s = resolve_stages(files, options); !s) return tl::unexpected(s.error());
+  auto trace = join_pipeline(std::move(files));
+  if (!trace) return tl::unexpected(trace.error());
+  trace->notes.merge(notes);
+  return std::optional<PipelineTrace>(std::move(*trace));
 }
 
 Result<std::vector<RankTrace>> import_kineto_ranks(std::string_view bytes, const std::string& file,

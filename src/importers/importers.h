@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "data/pipeline.h"
 #include "data/trace.h"
 
 namespace orrery {
@@ -29,6 +31,12 @@ struct ImportOptions {
 // several without, or the same rank twice, are errors naming the files. A file whose events name several ranks is one
 // trace for each. Files in a directory that are not traces are skipped and noted.
 Result<TraceSet> import_traces(const std::vector<std::string>& paths, const ImportOptions& options = {});
+
+// The steps of a pipeline-parallel job, where the paths hold such (docs/formats/pipeline-steps.md); nothing where they
+// do not, or a profiler's trace lies beside them: import_traces then says what is there. Ranks of files are resolved as
+// above. What a directory or a pattern holds beside is skipped and noted. Standard input is looked at, not consumed.
+Result<std::optional<PipelineTrace>> import_pipeline(const std::vector<std::string>& paths,
+                                                     const ImportOptions& options = {});
 
 // One document already in memory, compressed or not; `file` is only a label. For tests and fuzzing. The first is for
 // documents of one rank: several fused in it are an error.

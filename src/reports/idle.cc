@@ -179,7 +179,10 @@ IdleTimes idle_times(const ExecGraph& g, const Replay& r, const DeviceRuns& devi
 
 Section idle_section(const ExecGraph& g, const std::vector<IdleTimes>& times, const std::vector<StepTimes>& steps) {
   std::vector<Ns> measured(times.size(), 0);
-  const bool joined = std::find(g.pred_kind.begin(), g.pred_kind.end(), EdgeKind::collective) != g.pred_kind.end();
+  bool joined = std::find(g.pred_kind.begin(), g.pred_kind.end(), EdgeKind::collective) != g.pred_kind.end();
+  for (std::uint32_t i = 0; i < g.size() && !joined; ++i)
+    for (std::uint32_t e = g.first_pred[i]; e < g.first_pred[i + 1]; ++e)
+      joined |= g.pred[e] != kNoNode && g.rank[raw(g.pred[e])] != g.rank[i];
   for (const StepTimes& t : steps) measured[g.steps[t.step].rank] += t.measured_classes.idle();
 
   Section s{.key = "idle", .title = "Why the device was idle (ms, in the steps, replayed)", .table = {}};
