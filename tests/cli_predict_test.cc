@@ -163,12 +163,21 @@ TEST(CliPredict, BadValuesAreOneLine) {
   expect_refused(trace + "--dp two", "--dp");
   expect_refused(trace + "--dp 2", "no data parallelism");
   expect_refused(trace + "--num-microbatches 1.5", "--num-microbatches");
-  expect_refused(trace + "--num-microbatches 2", "micro-batches cannot be told");
+  expect_refused(trace + "--num-microbatches 2", "layers cannot be told");
   expect_refused(trace + "--steps 99", "99");
   expect_refused(trace + "--absent 1", "--absent");
   expect_refused((dir / "absent.json") + " --host 2x", "absent.json");
   expect_refused("", "TRACE");
-  expect_refused(kSample + " --num-microbatches 2", "too few micro-batches");
+  expect_refused(kSample + " --layers 5", "5 layers are not divisible by 2 stages");
+  expect_refused(kSample + " --tp 3", "not divisible by 3 tensor-parallel ranks");
+  expect_refused(kSample + " --schedule gpipe", "not a schedule: gpipe");
+  expect_refused(kSample + " --schedule interleaved:2 --num-microbatches 3", "3 micro-batches are not divisible");
+  expect_refused(kSample + " --recompute some", "not a way to recompute");
+  expect_refused(kSample + " --global-batch-size 3", "not divisible by 2 replicas");
+  expect_refused(kSample + " --platform Z80", "nothing is known of this GPU");
+  expect_refused(kSample + " --search max-tp=2", "no number of GPUs");
+  expect_refused(kSample + " --search gpus=7", "no layout of 7 GPUs is feasible");
+  expect_refused(kSample + " --cost-table absent.csv", "absent.csv");
 }
 
 TEST(CliPredict, AJobOfOneRankHasItsOwnDegree) {

@@ -78,7 +78,8 @@ std::vector<Command> make_commands() {
            "need the traces of all stages. Edits are made in an order of their own, whatever the command line's: "
            "stragglers, kernels, platform, the configuration, network, host. docs/model.md says what each edit takes "
            "for granted.\n\n"
-           "Where the steps of pipelines were recorded instead of kernels (docs/formats/pipeline-steps.md) the schedule "
+           "Where the steps of pipelines were recorded instead of kernels (docs/formats/pipeline-steps.md) the "
+           "schedule "
            "and the micro-batches can be changed, operations scaled (--kernel) and stragglers taken out.",
        .options =
            {{"--dp", "N", "data parallelism of degree N", Takes::word},

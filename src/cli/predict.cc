@@ -71,6 +71,7 @@ Result<int> run_predict(const Args& given) {
   std::map<std::string, std::string> asked;
   for (const std::string& name : shape_edits())
     if (args.has(name)) asked[name] = args.value(name);
+  if (Status ok = check_values(asked); !ok) return tl::unexpected(ok.error());
   CostTable table;
   if (args.has("--cost-table")) {
     auto read = read_cost_table(args.value("--cost-table"));
@@ -90,8 +91,7 @@ Result<int> run_predict(const Args& given) {
   if (run->pipeline) return predict_steps(*run, args, *options, progress);
 
   progress.stage("taking the job apart");
-  const Overlap overlap =
-      overlap_of(run->build.graph, learn_contention(run->traces, run->build), run->replay);
+  const Overlap overlap = overlap_of(run->build.graph, learn_contention(run->traces, run->build), run->replay);
   auto layout = recognise_layout(run->traces, run->build);
   Result<JobModel> job = layout ? learn_job(run->traces, run->build, *layout, {}, overlap)
                                 : Result<JobModel>(tl::unexpected(layout.error()));
@@ -111,7 +111,8 @@ Result<int> run_predict(const Args& given) {
   }
   if (args.has("--platform")) {
     if (!job) return tl::unexpected(job.error());
-    AppliedEdit edit{{"--platform", args.value("--platform")}, {}, "work goes with throughput and bandwidth of the GPUs"};
+    AppliedEdit edit{
+        {"--platform", args.value("--platform")}, {}, "work goes with throughput and bandwidth of the GPUs"};
     edit.doubt = 0.3;
     edit.floor = 0.1;
     const auto done = change_platform(run->traces, changed.build, *job, edit.edit.value);
@@ -156,9 +157,9 @@ Result<int> run_predict(const Args& given) {
   if (space) {
     if (!job) return tl::unexpected(job.error());
     progress.stage("trying layouts");
-    auto made = search(run->traces, run->build, *job, next, *space, overlap,
-                       iteration_ms(run->build.graph, run->replay), options->threads,
-                       [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); });
+    auto made =
+        search(run->traces, run->build, *job, next, *space, overlap, iteration_ms(run->build.graph, run->replay),
+               options->threads, [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); });
     if (!made) return tl::unexpected(made.error());
     found = std::move(*made);
   }
@@ -182,7 +183,8 @@ Result<int> run_predict(const Args& given) {
   if (rebuilt) report.new_traces = &rebuilt->traces;
   if (sized) report.memory = &memory;
   if (space) report.search = &found;
-  auto document = predict_document(run->traces, run->build, run->replay, changed.build, changed.replay, applied, report);
+  auto document =
+      predict_document(run->traces, run->build, run->replay, changed.build, changed.replay, applied, report);
   if (!document) return tl::unexpected(document.error());
   document->inputs = args.positional;
   if (!job)

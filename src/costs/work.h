@@ -7,13 +7,13 @@ namespace orrery {
 
 // The dimensions that sizes of work follow from; those of one rank's share where they are divided.
 struct Dims {
-  double seq = 0, mbs = 0;          // tokens of a sequence, sequences of a micro-batch
-  double hidden = 0, ffn = 0;       // of the whole model
-  double heads = 0, kv_heads = 0;   // of the whole model
-  double head_dim = 0, vocab = 0;   // vocab: as padded to the tensor-parallel ranks
-  double tp = 1, dp = 1;            // ranks that share a layer; replicas (for sharded optimizers)
-  double layers = 0;                // of one stage
-  bool sequence_parallel = false;   // activations outside of tensor-parallel regions are split by sequence
+  double seq = 0, mbs = 0;         // tokens of a sequence, sequences of a micro-batch
+  double hidden = 0, ffn = 0;      // of the whole model
+  double heads = 0, kv_heads = 0;  // of the whole model
+  double head_dim = 0, vocab = 0;  // vocab: as padded to the tensor-parallel ranks
+  double tp = 1, dp = 1;           // ranks that share a layer; replicas (for sharded optimizers)
+  double layers = 0;               // of one stage
+  bool sequence_parallel = false;  // activations outside of tensor-parallel regions are split by sequence
 };
 
 // factor * seq^a * mbs^b * ...: exponents of the dimensions. `attn` is heads * head_dim, `qkv` is

@@ -111,12 +111,11 @@ Section candidates_section(const SearchResult& found, double capacity, Notes& no
       continue;
     }
     const JobLayout& l = c.shape.layout;
-    s.table.rows.push_back({l.tp, l.pp, l.dp, static_cast<std::int64_t>(c.shape.dims.mbs), l.num_microbatches,
-                            schedule_text(c.shape), c.iteration_ms,
-                            std::vector<double>{c.iteration_ms - c.half_ms, c.iteration_ms + c.half_ms}, c.half_ms,
-                            c.memory.weights, c.memory.gradients, c.memory.optimizer, c.memory.activations,
-                            c.memory.workspace, c.memory.total, capacity > 0 ? Cell{capacity} : Cell{},
-                            capacity > 0 ? Cell{c.fits} : Cell{}});
+    s.table.rows.push_back(
+        {l.tp, l.pp, l.dp, static_cast<std::int64_t>(c.shape.dims.mbs), l.num_microbatches, schedule_text(c.shape),
+         c.iteration_ms, std::vector<double>{c.iteration_ms - c.half_ms, c.iteration_ms + c.half_ms}, c.half_ms,
+         c.memory.weights, c.memory.gradients, c.memory.optimizer, c.memory.activations, c.memory.workspace,
+         c.memory.total, capacity > 0 ? Cell{capacity} : Cell{}, capacity > 0 ? Cell{c.fits} : Cell{}});
   }
   if (found.left_out > 0)
     notes.add("candidates-left-out", Severity::warning, found.left_out, "",
@@ -222,9 +221,8 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
     const auto it = was.find(changed.graph.ranks[rank].rank);
     ranks.table.rows.push_back({changed.graph.ranks[rank].rank, ms, it == was.end() ? Cell{} : Cell{it->second}});
   }
-  std::sort(ranks.table.rows.begin(), ranks.table.rows.end(), [](const auto& a, const auto& b) {
-    return std::get<std::int64_t>(a[0]) < std::get<std::int64_t>(b[0]);
-  });
+  std::sort(ranks.table.rows.begin(), ranks.table.rows.end(),
+            [](const auto& a, const auto& b) { return std::get<std::int64_t>(a[0]) < std::get<std::int64_t>(b[0]); });
 
   Section layout{.key = "layout", .title = "Layout", .single = true, .table = {}};
   const auto add_layout = [&](const std::string& side, const JobLayout& l, bool with_confidence) {
@@ -239,17 +237,15 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   const auto add_shape = [&](const std::string& side, const JobShape* shape) {
     if (shape == nullptr) return;
     const Dims& m = shape->dims;
-    for (const auto& [key, value] : std::initializer_list<std::pair<const char*, double>>{
-             {"hidden", m.hidden},
-             {"ffn", m.ffn},
-             {"heads", m.heads},
-             {"kv_heads", m.kv_heads},
-             {"head_dim", m.head_dim},
-             {"seq_length", m.seq},
-             {"micro_batch_size", m.mbs},
-             {"vocab", m.vocab}})
-      add(layout, {.key = side + "." + key},
-          value > 0 ? Cell{static_cast<std::int64_t>(std::llround(value))} : Cell{});
+    for (const auto& [key, value] : std::initializer_list<std::pair<const char*, double>>{{"hidden", m.hidden},
+                                                                                          {"ffn", m.ffn},
+                                                                                          {"heads", m.heads},
+                                                                                          {"kv_heads", m.kv_heads},
+                                                                                          {"head_dim", m.head_dim},
+                                                                                          {"seq_length", m.seq},
+                                                                                          {"micro_batch_size", m.mbs},
+                                                                                          {"vocab", m.vocab}})
+      add(layout, {.key = side + "." + key}, value > 0 ? Cell{static_cast<std::int64_t>(std::llround(value))} : Cell{});
     add(layout, {.key = side + ".schedule"}, schedule_text(*shape));
     add(layout, {.key = side + ".recompute"}, std::string(name_of(shape->recompute)));
     add(layout, {.key = side + ".sequence_parallel"}, m.sequence_parallel);
@@ -290,7 +286,8 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   d.sections.push_back(std::move(result));
   if (options.memory != nullptr) d.sections.push_back(std::move(memory));
   d.sections.push_back(std::move(top));
-  if (options.search != nullptr) d.sections.push_back(candidates_section(*options.search, options.capacity_gib, d.notes));
+  if (options.search != nullptr)
+    d.sections.push_back(candidates_section(*options.search, options.capacity_gib, d.notes));
   d.sections.push_back(std::move(ranks));
   d.sections.push_back(std::move(explain));
   return d;

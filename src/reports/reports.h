@@ -205,10 +205,10 @@ struct PredictReportOptions {
   // The same with the model and its schedule; nullptr where they could not be told.
   const JobShape* shape = nullptr;
   const JobShape* new_shape = nullptr;
-  const TraceSet* new_traces = nullptr;   // of `changed` where it has others than the base
-  const MemoryParts* memory = nullptr;    // of a GPU of the fullest stage, GiB
-  double capacity_gib = 0;                // of a GPU; 0 = not known
-  const SearchResult* search = nullptr;   // --search
+  const TraceSet* new_traces = nullptr;  // of `changed` where it has others than the base
+  const MemoryParts* memory = nullptr;   // of a GPU of the fullest stage, GiB
+  double capacity_gib = 0;               // of a GPU; 0 = not known
+  const SearchResult* search = nullptr;  // --search
 };
 // What `orrery predict` answers: `base` as replayed in `before`, `changed` (other ranks and nodes, perhaps) in `after`.
 // Document::inputs is left to the caller. Error: a step that does not exist.

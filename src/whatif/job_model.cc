@@ -14,8 +14,8 @@ std::string key_of(const Work& w) {
   std::string key{static_cast<char>(w.kind), w.parameters ? '1' : '0'};
   for (const Term* t : {&w.m, &w.n, &w.k, &w.batch}) {
     key += std::to_string(t->factor) + ":";
-    for (const std::int8_t e : {t->seq, t->mbs, t->hidden, t->ffn, t->attn, t->qkv, t->heads, t->head_dim, t->vocab,
-                                t->tp, t->split})
+    for (const std::int8_t e :
+         {t->seq, t->mbs, t->hidden, t->ffn, t->attn, t->qkv, t->heads, t->head_dim, t->vocab, t->tp, t->split})
       key += static_cast<char>('a' + e);
   }
   return key;
@@ -27,8 +27,7 @@ WorkSize size_of(const Work& w, const Dims& d, int bytes) {
 
 // A weight's gradient: a product over the tokens.
 bool is_weight_gradient(const Work& w) {
-  return w.kind == WorkKind::gemm && !w.parameters && w.k.seq > 0 && w.m.seq == 0 && w.n.seq == 0 &&
-         w.batch == Term{};
+  return w.kind == WorkKind::gemm && !w.parameters && w.k.seq > 0 && w.m.seq == 0 && w.n.seq == 0 && w.batch == Term{};
 }
 
 // The schedule whose order of passes all ranks have.
@@ -100,7 +99,8 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
     auto& kr = kind_row[trace];
     if (kr.empty()) kr.assign(works[trace].kinds.size(), kNone);
     std::uint32_t& kind_id = kr[works[trace].of_op[raw(g.source[n])]];
-    if (kind_id == kNone) kind_id = kinds.try_emplace(key_of(*w), static_cast<std::uint32_t>(kinds.size())).first->second;
+    if (kind_id == kNone)
+      kind_id = kinds.try_emplace(key_of(*w), static_cast<std::uint32_t>(kinds.size())).first->second;
     auto& nr = name_row[trace];
     if (nr.empty()) nr.assign(t.strings.size(), kNone);
     std::uint32_t& name_id = nr[raw(t.ops.name[raw(g.source[n])])];

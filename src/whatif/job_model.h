@@ -19,16 +19,16 @@ struct JobModel {
   Program program;
   NetworkModel net;
   KernelCosts costs;
-  std::vector<std::string> names;          // of kernels, by KernelSample::name
-  std::vector<KernelSample> samples;       // one a kernel name and work
-  MeasuredMemory memory;                   // of the rank that held most
-  double activation_scale = 1;             // measured over modelled, where the traces have memory events
-  double capacity_gib = 0;                 // of one GPU; 0 = not known
-  std::vector<Work> work;                  // by sample
-  std::vector<std::uint32_t> sample_of;    // by node of the traced job; kNone
-  std::vector<std::uint8_t> parameter;     // by node: goes with the parameters of a stage
-  std::vector<double> slow;                // by rank: durations of its kernels over its peers'
-  double unknown_pct = 0;                  // of the time of kernels that compute: what they compute is not known
+  std::vector<std::string> names;        // of kernels, by KernelSample::name
+  std::vector<KernelSample> samples;     // one a kernel name and work
+  MeasuredMemory memory;                 // of the rank that held most
+  double activation_scale = 1;           // measured over modelled, where the traces have memory events
+  double capacity_gib = 0;               // of one GPU; 0 = not known
+  std::vector<Work> work;                // by sample
+  std::vector<std::uint32_t> sample_of;  // by node of the traced job; kNone
+  std::vector<std::uint8_t> parameter;   // by node: goes with the parameters of a stage
+  std::vector<double> slow;              // by rank: durations of its kernels over its peers'
+  double unknown_pct = 0;                // of the time of kernels that compute: what they compute is not known
 };
 
 // `layout` as recognised; `given`: dimensions said by hand (0 = not said). Errors: see dissect_job, recognise_model.
@@ -36,7 +36,7 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
                            const Overlap& overlap);
 
 struct RatesError {
-  double relative = 0;    // of the time of all kernels that compute: one standard deviation
+  double relative = 0;           // of the time of all kernels that compute: one standard deviation
   std::uint64_t from_facts = 0;  // kernels of which nothing in the trace tells
   std::uint64_t from_table = 0;  // kernels whose time the user stated
 };

@@ -27,8 +27,8 @@ std::size_t find_period(const std::vector<NamedCost>& l);
 std::size_t shift_of_layers(const std::vector<NamedCost>& l, const Stretch& s, std::size_t period);
 
 // Rows at which each of `layers` begins, and the row after the last; empty when they are not in `l`. `model` is the
-// stretch that told the period, with its layers from row `first` on; a pass that also packs gradients has more launches,
-// which are passed over in order.
+// stretch that told the period, with its layers from row `first` on; a pass that also packs gradients has more
+// launches, which are passed over in order.
 std::vector<std::size_t> layer_starts(const std::vector<NamedCost>& l, const std::vector<NamedCost>& model,
                                       std::size_t period, std::size_t layers, std::size_t first, std::size_t shift);
 

@@ -9,10 +9,12 @@ Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobMo
   for (const RankTrace& t : traces.ranks)
     for (const Device& d : t.devices)
       if (from == nullptr) from = find_gpu(d.name);
-  if (from == nullptr) return fail("the traces do not say which GPU they are from, or nothing is known of it", "--platform");
+  if (from == nullptr)
+    return fail("the traces do not say which GPU they are from, or nothing is known of it", "--platform");
   const GpuFacts* to = find_gpu(name);
   if (to == nullptr) {
-    return fail("nothing is known of this GPU: " + name, "--platform", "H100, H200, B200, A100, V100, H800, MI300X ...");
+    return fail("nothing is known of this GPU: " + name, "--platform",
+                "H100, H200, B200, A100, V100, H800, MI300X ...");
   }
   Changed changed;
   if (to == from) return changed;
@@ -21,8 +23,9 @@ Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobMo
   for (std::uint32_t n = 0; n < g.size(); ++n) {
     if (g.kind[n] != NodeKind::kernel && g.kind[n] != NodeKind::memcpy && g.kind[n] != NodeKind::memset) continue;
     const std::uint32_t s = job.sample_of[n];
-    const bool products = s != kNone && (job.work[s].kind == WorkKind::gemm || job.work[s].kind == WorkKind::attention ||
-                                         job.work[s].kind == WorkKind::attention_backward);
+    const bool products =
+        s != kNone && (job.work[s].kind == WorkKind::gemm || job.work[s].kind == WorkKind::attention ||
+                       job.work[s].kind == WorkKind::attention_backward);
     const Ns t = std::llround(static_cast<double>(g.duration[n]) * (products ? compute : memory));
     changed.nodes += t != g.duration[n];
     g.duration[n] = t;

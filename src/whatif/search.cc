@@ -52,9 +52,8 @@ std::map<std::string, std::string> differences(const JobShape& a, const JobShape
 std::vector<JobShape> feasible(const JobModel& job, const JobShape& from, const SearchSpace& space) {
   std::vector<JobShape> out;
   const std::int64_t batch =
-      space.global_batch > 0
-          ? space.global_batch
-          : static_cast<std::int64_t>(from.dims.mbs) * from.layout.num_microbatches * from.layout.dp;
+      space.global_batch > 0 ? space.global_batch
+                             : static_cast<std::int64_t>(from.dims.mbs) * from.layout.num_microbatches * from.layout.dp;
   const std::int64_t max_tp = space.max_tp > 0 ? space.max_tp : from.layout.gpus_per_node;
   std::vector<std::int64_t> sizes = space.micro_batch_sizes;
   if (sizes.empty()) sizes.push_back(static_cast<std::int64_t>(from.dims.mbs));

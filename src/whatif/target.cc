@@ -40,6 +40,12 @@ Status read_schedule(const std::string& text, JobShape& shape) {
   return {};
 }
 
+Result<Recompute> read_recompute(const std::string& text) {
+  for (const Recompute r : {Recompute::none, Recompute::selective, Recompute::full})
+    if (text == name_of(r)) return r;
+  return fail("not a way to recompute: " + text, "--recompute", "none, selective or full");
+}
+
 std::string number(double x) { return std::to_string(static_cast<std::int64_t>(std::llround(x))); }
 
 bool divides(double a, double b) { return a > 0 && std::fmod(b, a) == 0; }
@@ -51,10 +57,23 @@ double stretch(double before, double after) {
 }  // namespace
 
 const std::vector<std::string>& shape_edits() {
-  static const std::vector<std::string> names = {
-      "--tp",         "--pp",       "--dp",         "--sequence-parallel", "--layers",           "--hidden",
-      "--ffn",        "--heads",    "--head-dim",   "--seq-length",        "--num-microbatches",  "--micro-batch-size",
-      "--global-batch-size", "--schedule", "--recompute", "--distributed-optimizer", "--gpus-per-node"};
+  static const std::vector<std::string> names = {"--tp",
+                                                 "--pp",
+                                                 "--dp",
+                                                 "--sequence-parallel",
+                                                 "--layers",
+                                                 "--hidden",
+                                                 "--ffn",
+                                                 "--heads",
+                                                 "--head-dim",
+                                                 "--seq-length",
+                                                 "--num-microbatches",
+                                                 "--micro-batch-size",
+                                                 "--global-batch-size",
+                                                 "--schedule",
+                                                 "--recompute",
+                                                 "--distributed-optimizer",
+                                                 "--gpus-per-node"};
   return names;
 }
 
@@ -65,6 +84,22 @@ std::string schedule_text(const JobShape& shape) {
 
 std::string_view name_of(Recompute r) {
   return r == Recompute::full ? "full" : r == Recompute::selective ? "selective" : "none";
+}
+
+Status check_values(const std::map<std::string, std::string>& asked) {
+  for (const auto& [name, text] : asked) {
+    if (name == "--schedule") {
+      JobShape scratch;
+      if (Status s = read_schedule(text, scratch); !s) return s;
+    } else if (name == "--recompute") {
+      if (const auto r = read_recompute(text); !r) return tl::unexpected(r.error());
+    } else if (name == "--sequence-parallel" || name == "--distributed-optimizer") {
+      if (const auto r = on_off(name, text); !r) return tl::unexpected(r.error());
+    } else if (const auto n = whole(name, text); !n) {
+      return tl::unexpected(n.error());
+    }
+  }
+  return {};
 }
 
 Result<JobShape> target_shape(const JobModel& job, const std::map<std::string, std::string>& asked) {
@@ -91,20 +126,21 @@ Result<JobShape> target_shape(const JobModel& job, const std::map<std::string, s
     return {};
   };
   const bool grouped = d.kv_heads != d.heads;
-  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, std::int64_t*>>{
-           {"--tp", &l.tp},
-           {"--pp", &l.pp},
-           {"--dp", &l.dp},
-           {"--layers", &l.layers},
-           {"--num-microbatches", &l.num_microbatches},
-           {"--gpus-per-node", &l.gpus_per_node}})
+  for (const auto& [name, value] :
+       std::initializer_list<std::pair<const char*, std::int64_t*>>{{"--tp", &l.tp},
+                                                                    {"--pp", &l.pp},
+                                                                    {"--dp", &l.dp},
+                                                                    {"--layers", &l.layers},
+                                                                    {"--num-microbatches", &l.num_microbatches},
+                                                                    {"--gpus-per-node", &l.gpus_per_node}})
     if (Status s = count(name, *value); !s) return tl::unexpected(s.error());
-  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, double*>>{{"--hidden", &d.hidden},
-                                                                                         {"--ffn", &d.ffn},
-                                                                                         {"--heads", &d.heads},
-                                                                                         {"--head-dim", &d.head_dim},
-                                                                                         {"--seq-length", &d.seq},
-                                                                                         {"--micro-batch-size", &d.mbs}})
+  for (const auto& [name, value] :
+       std::initializer_list<std::pair<const char*, double*>>{{"--hidden", &d.hidden},
+                                                              {"--ffn", &d.ffn},
+                                                              {"--heads", &d.heads},
+                                                              {"--head-dim", &d.head_dim},
+                                                              {"--seq-length", &d.seq},
+                                                              {"--micro-batch-size", &d.mbs}})
     if (Status s = dimension(name, *value); !s) return tl::unexpected(s.error());
   if (!grouped) d.kv_heads = d.heads;
   if (has("--schedule"))
@@ -120,10 +156,9 @@ Result<JobShape> target_shape(const JobModel& job, const std::map<std::string, s
     l.distributed_optimizer = *on;
   }
   if (has("--recompute")) {
-    const std::string& text = asked.at("--recompute");
-    if (text != "none" && text != "selective" && text != "full")
-      return fail("not a way to recompute: " + text, "--recompute", "none, selective or full");
-    next.recompute = text == "full" ? Recompute::full : text == "selective" ? Recompute::selective : Recompute::none;
+    const auto way = read_recompute(asked.at("--recompute"));
+    if (!way) return tl::unexpected(way.error());
+    next.recompute = *way;
   }
   if (has("--global-batch-size")) {
     const auto n = whole("--global-batch-size", asked.at("--global-batch-size"));

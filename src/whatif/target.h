@@ -14,6 +14,9 @@ namespace orrery {
 // Names of the options that say a number or word of the configuration, in the order in which answers list them.
 const std::vector<std::string>& shape_edits();
 
+// Whether each value is what its option takes, before any trace is read. Error: the first that is not.
+Status check_values(const std::map<std::string, std::string>& asked);
+
 // `asked`: option -> value. The final configuration is checked, not the way to it; no other dimension follows, except
 // key-value heads that were as many as heads, the padding of a vocabulary split among other ranks, and micro-batches
 // of a --global-batch-size. Errors: values that are none; a configuration that cannot be, with the reason.
