@@ -189,17 +189,39 @@ class Rebuilder {
   // Megatron-LM's default (distributed_data_parallel_config: the larger of 40 million parameters and one million a
   // replica) where the traced buckets agree with it.
   void learn_buckets() {
-    double least = 1e30;
+    double least = 1e30, least_ready = 1e30;
     for (const Column& column : columns)
       for (const std::uint32_t r : column.rank) {
         const RankAnatomy& a = program.anatomy.ranks[r];
         std::map<std::pair<std::int32_t, std::int32_t>, std::uint32_t> last;  // of a step's pass
         for (std::uint32_t k = 0; k < a.pieces.size(); ++k)
           if (a.pieces[k].kind == PieceKind::bucket) last[{a.pieces[k].step, a.pieces[k].pass}] = k;
+        // weight gradients and reductions of those passes as they began
+        std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::pair<Ns, double>>> began;
         for (std::uint32_t k = 0; k < a.pieces.size(); ++k) {
-          if (a.pieces[k].kind != PieceKind::bucket || last.at({a.pieces[k].step, a.pieces[k].pass}) == k) continue;
-          const double size = bucket_parameters(r, k);
-          if (size > 0) least = std::min(least, size);
+          const std::pair pass{a.pieces[k].step, a.pieces[k].pass};
+          if (!last.contains(pass)) continue;
+          const PieceItems& items = program.pieces[r][k];
+          const bool bucket = a.pieces[k].kind == PieceKind::bucket;
+          if (bucket && k != last.at(pass)) least = std::min(least, bucket_parameters(r, k));
+          for (std::uint32_t i = items.first; i < items.first + items.count; ++i) {
+            const Item& item = program.items[i];
+            const float ready = rates.ready_before[item.node];
+            if (bucket && item.comm != kNone && !item.transfer)
+              began[pass].emplace_back(g.observed_start[item.node], k == last.at(pass) ? -2.0 : -1.0);
+            else if (ready > 0 && backward(a.pieces[k].kind))
+              began[pass].emplace_back(g.observed_start[item.node], static_cast<double>(ready));
+          }
+        }
+        for (auto& [pass, events] : began) {
+          std::sort(events.begin(), events.end());
+          double gathered = 0;
+          for (const auto& [at, ready] : events) {
+            gathered += std::max(ready, 0.0);
+            if (ready >= 0) continue;
+            if (ready == -1.0 && gathered > 0) least_ready = std::min(least_ready, gathered);
+            gathered = 0;
+          }
         }
       }
     if (least > 1e29) {  // one bucket holds all
@@ -207,7 +229,11 @@ class Rebuilder {
       return;
     }
     const auto usual = [](const JobLayout& l) { return std::max(40e6, 1e6 * static_cast<double>(l.dp)); };
-    buckets.size = least >= usual(old.layout) ? usual(now.layout) : least;
+    buckets.size = least >= usual(old.layout) ? usual(now.layout) : std::min(least, least_ready);
+  }
+
+  static bool backward(PieceKind kind) {
+    return kind == PieceKind::backward_begin || kind == PieceKind::backward_layer || kind == PieceKind::backward_end;
   }
 
   double bucket_parameters(std::uint32_t r, std::uint32_t piece) const {
@@ -639,7 +665,8 @@ class Rebuilder {
       if (is_main && i == at.flush_before) {
         at.flush_before = kNone;
         const double left = part_parameters(at.use->part) - rank.reduced[at.use->part];
-        if (left > 0 && insert_bucket(rank, left)) {
+        // biases and norms alone, which are not counted one by one, went with the buckets before
+        if (left > 0.005 * part_parameters(at.use->part) && insert_bucket(rank, left)) {
           rank.gathered = 0;
           rank.reduced[at.use->part] = 0;
           return false;
