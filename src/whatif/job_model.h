@@ -19,6 +19,7 @@ struct JobModel {
   KernelCosts costs;
   std::vector<KernelSample> samples;       // one a kernel name and work
   std::vector<Work> work;                  // by sample
+  std::vector<Work> split_work;            // by sample: as it would be with sequence parallelism
   std::vector<std::uint32_t> sample_of;    // by node of the traced job; kNone
   std::vector<std::uint8_t> parameter;     // by node: goes with the parameters of a stage
   std::vector<double> slow;                // by rank: durations of its kernels over its peers'

@@ -20,6 +20,7 @@ struct JobShape {  // all that a rebuilt job is described by
   Dims dims;                // of the model and a micro-batch
   bool gated_mlp = false;
   double positions = 0;  // rows of a learnt position embedding
+  bool tied_embedding = false;  // one weight for embedding and head
 };
 
 // What the pieces' times become; by node of the traced job.

@@ -1,0 +1,41 @@
+// Edits that change which collectives a job has, written into its program before it is put together anew: data,
+// pipeline and tensor parallelism where there were none or are none any more, sequence parallelism, a sharded
+// optimizer.
+//
+// What the traced job has nothing like is modelled: its place as Megatron-LM has it (core/tensor_parallel/layers.py and
+// mappings.py, core/distributed, core/pipeline_parallel), its host work as that of the median traced collective, its
+// transfer by the network model.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "whatif/job_model.h"
+
+namespace orrery {
+
+struct CollectiveOptions {
+  // The host waits for the GPU after sends and receives that are issued together: Megatron-LM's default
+  // (batch_p2p_sync). For exchanges that are modelled.
+  bool exchange_sync = true;
+};
+
+// Whether `next` needs another program than the traced job's.
+bool collectives_differ(const JobModel& job, const JobShape& next);
+
+// `job.program` with the collectives of `next`; `modelled` gets a line for each kind that is modelled, and for what it
+// rests on. Errors: sharded parameters (check_sharding); work that is not recognised where collectives would have to be
+// put; a network that nothing tells of.
+Result<Program> edit_collectives(const TraceSet& traces, const GraphBuild& build, const JobModel& job,
+                                 const JobShape& next, std::vector<std::string>& modelled,
+                                 const CollectiveOptions& options = {});
+
+// Error: parameters are gathered layer by layer in every pass (FSDP, ZeRO-3): such a job's collectives follow from its
+// layers and cannot be told by stages' parameters.
+Status check_sharding(const GraphBuild& build, const JobLayout& layout, const Program& program);
+
+// Work of a job that is not sequence parallel, as it is when it is: what is done on whole activations outside of
+// tensor-parallel regions is split by sequence. `name`: of the kernel.
+Work under_sequence_parallelism(const Work& w, std::string_view name);
+
+}  // namespace orrery
