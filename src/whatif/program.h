@@ -73,6 +73,7 @@ struct PieceItems {
 
 struct Program {
   Anatomy anatomy;
+  std::vector<std::int64_t> stage;  // by rank
   std::vector<LaneRole> roles;
   std::vector<std::map<std::uint32_t, std::uint32_t>> lane_of;  // by rank: row of roles -> lane of the rank
   std::vector<std::vector<PieceItems>> pieces;                  // by rank, as anatomy.ranks[r].pieces

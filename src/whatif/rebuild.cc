@@ -24,6 +24,8 @@ std::string_view name_of_op(CommOp op) {
       return "_allgather_base";
     case CommOp::reduce_scatter:
       return "_reduce_scatter_base";
+    case CommOp::broadcast:
+      return "broadcast";
     default:
       return "send";
   }
