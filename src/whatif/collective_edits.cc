@@ -678,7 +678,8 @@ class Editor {
       const std::uint32_t spread = collective(GroupRole::tensor, CommOp::broadcast, MadeTask::Size::term, numbers, 8);
       std::uint32_t behind_load = 0;
       for (const std::uint32_t i : loads_of(r, k)) behind_load = behind(r, k, i);
-      for (std::size_t n = 0; n < most_loads(r); ++n) put(r, k, behind_load, spread, thread(0));
+      for (std::size_t n = 0; options.broadcast_batch && n < most_loads(r); ++n)
+        put(r, k, behind_load, spread, thread(0));
       std::uint32_t table = kNone;
       for (std::uint32_t i = 0; i < items.count && table == kNone; ++i) {
         const Item& x = item_at(r, k, i);
@@ -702,8 +703,9 @@ class Editor {
       if (after && w.kind == WorkKind::memory && w.m.vocab == 1) logits.push_back(i);
     }
     if (logits.empty()) return;
-    for (const std::size_t part : {std::size_t{1}, std::size_t{2}, std::size_t{3}}) {
-      const std::uint32_t at = logits[std::min(logits.size() - 1, logits.size() * part / 3 - (part == 3 ? 1 : 0))];
+    const auto sums = static_cast<std::size_t>(std::max(0, options.loss_sums));
+    for (std::size_t n = 1; n <= sums; ++n) {
+      const std::uint32_t at = logits[std::min(logits.size() - 1, logits.size() * n / (sums + 1))];
       put(r, k, behind(r, k, at), number, host_of(r, k, at));
     }
   }
@@ -807,7 +809,7 @@ class Editor {
         }
       }
     std::uint32_t scale = kNone;
-    if (zeroing > 0 && parameters > 0) {
+    if (options.scale_gradients && zeroing > 0 && parameters > 0) {
       MadeTask m;
       m.computes = true;
       m.lane = compute();

@@ -14,10 +14,12 @@
 
 namespace orrery {
 
+// What frameworks do differently, of what is modelled. The defaults are Megatron-LM's.
 struct CollectiveOptions {
-  // The host waits for the GPU after sends and receives that are issued together: Megatron-LM's default
-  // (batch_p2p_sync). For exchanges that are modelled.
-  bool exchange_sync = true;
+  bool exchange_sync = true;    // the host waits for the GPU after each batch of sends and receives (batch_p2p_sync)
+  bool broadcast_batch = true;  // under tensor parallelism one rank loads a micro-batch and sends it to the others
+  bool scale_gradients = true;  // by the number of replicas, before they are reduced: a kernel for each bucket
+  int loss_sums = 3;            // of the split vocabulary: the largest logit, the target's, the sum of exponentials
 };
 
 // Whether `next` needs another program than the traced job's.

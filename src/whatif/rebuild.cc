@@ -705,7 +705,7 @@ class Rebuilder {
       if (!place(r, at, items, i)) return false;
       if (!is_main || !at.use->last_pass || !buckets.overlapped) continue;
       const Item& item = program.items[items.first + i];
-      if (!rates.ready.empty() && item.made == kNone && g.kind[item.node] != NodeKind::host) rank.gathered += rates.ready[item.node];
+      if (!rates.ready.empty() && item.made == kNone && !at.use->without_tasks && g.kind[item.node] != NodeKind::host) rank.gathered += rates.ready[item.node];
       if (rank.gathered >= buckets.size && buckets.size > 0 && item.queue != kNone && !buckets.samples.empty()) {
         at.item = i + 1;
         const double full = rank.gathered;
