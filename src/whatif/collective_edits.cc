@@ -1074,10 +1074,11 @@ Status check_sharding(const GraphBuild& build, const JobLayout& layout, const Pr
     for (std::uint32_t k = 0; k < program.pieces[r].size(); ++k) {
       const Piece& piece = program.anatomy.ranks[r].pieces[k];
       if (piece.step < 0 || piece.pass < 0 || piece.kind == PieceKind::exchange) continue;
-      // Megatron-LM's sharded optimizer gathers in the first forward pass at most
+      // Megatron-LM's sharded optimizer gathers in the first forward pass of each part at most
       const bool forward = piece.kind == PieceKind::forward_begin || piece.kind == PieceKind::forward_layer ||
                            piece.kind == PieceKind::forward_end;
-      if (forward && piece.pass == 0) continue;
+      const std::int32_t passes = program.anatomy.ranks[r].passes;
+      if (forward && (passes == 1 || piece.pass != passes - 1)) continue;
       for (std::uint32_t i = 0; i < program.pieces[r][k].count; ++i) {
         const Item& item = program.items[program.pieces[r][k].first + i];
         if (item.comm == kNone || item.transfer) continue;
