@@ -8,18 +8,19 @@ namespace {
 
 struct CommRow {
   std::string_view collective;
-  std::int64_t elements = 0;
+  std::int64_t elements = 0;  // of input and output; of the smaller where they differ a share
   std::string_view dtype;
   std::int64_t seq = -1;
   std::int32_t source = -1, target = -1;
+  std::int64_t in_share = 1, out_share = 1;
 };
 
 std::uint32_t add_comm(Recorder& rec, const Communicator* group, const CommRow& row) {
   CommArgs& c = rec.comm_args();
   c.collective.push_back(rec.text(row.collective));
   c.dtype.push_back(rec.text(row.dtype));
-  c.in_elems.push_back(row.elements);
-  c.out_elems.push_back(row.elements);
+  c.in_elems.push_back(row.elements / row.in_share);
+  c.out_elems.push_back(row.elements / row.out_share);
   c.group_size.push_back(group ? group->size() : 1);
   c.group_name.push_back(group ? rec.text(group->info.name) : StrId{});
   c.group_desc.push_back(group ? rec.text(group->info.desc) : StrId{});
@@ -46,28 +47,52 @@ Ns vary_transfer(const CommContext& c, const GraphDraft::MeetingKey& key, Ns nom
 
 }  // namespace
 
-Event all_reduce(const CommContext& c, HostThread& t, Communicator& group, std::int64_t elements, Dtype dtype) {
+// As PyTorch and NCCL name them.
+struct CollectiveNames {
+  std::string_view op, collective, range, kernel;
+};
+CollectiveNames names_of(Collective kind, Dtype dtype) {
+  switch (kind) {
+    case Collective::reduce_scatter:
+      return {"c10d::_reduce_scatter_base_", "_reduce_scatter_base", "nccl:_reduce_scatter_base",
+              "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"};
+    case Collective::all_gather:
+      return {"c10d::_allgather_base_", "_allgather_base", "nccl:_all_gather_base",
+              "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"};
+    case Collective::all_reduce:
+      break;
+  }
+  return {"c10d::allreduce_", "allreduce", "nccl:all_reduce",
+          dtype == Dtype::bf16 ? "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+                               : "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"};
+}
+
+Event collective(const CommContext& c, HostThread& t, Communicator& group, Collective kind, std::int64_t elements,
+                 Dtype dtype) {
   Recorder& rec = c.rec;
+  const CollectiveNames names = names_of(kind, dtype);
   const std::string dims = fmt::format("[[{}]]", elements);
   const std::string_view types = dtype == Dtype::bf16 ? "[\"c10::BFloat16\"]" : "[\"float\"]";
-  const OpId op = rec.open(t, OpKind::cpu_op, "c10d::allreduce_", kOpLead);
+  const OpId op = rec.open(t, OpKind::cpu_op, names.op, kOpLead);
   rec.set_shapes(op, dims, types);
   const OpId params = rec.open(t, OpKind::cpu_op, "record_param_comms", 5'200);
-  const std::uint32_t comm = add_comm(
-      rec, &group, {"allreduce", elements, dtype == Dtype::bf16 ? "BFloat16" : "Float", ++group.calls, -1, -1});
+  CommRow row{names.collective, elements, dtype == Dtype::bf16 ? "BFloat16" : "Float", ++group.calls};
+  if (kind == Collective::reduce_scatter) row.out_share = group.size();
+  if (kind == Collective::all_gather) row.in_share = group.size();
+  const std::uint32_t comm = add_comm(rec, &group, row);
   rec.set_comm(params, comm);
   rec.set_shapes(params, dims, types);
   rec.wait(t, group.stream, rec.record(t, c.compute));
 
-  const OpId range = rec.open(t, OpKind::user_annotation, "nccl:all_reduce", 1'100);
+  const OpId range = rec.open(t, OpKind::user_annotation, names.range, 1'100);
   rec.set_shapes(range, dims, types);
   TaskSpec task;
-  task.name = dtype == Dtype::bf16 ? "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-                                   : "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
+  task.name = names.kernel;
   task.meets = true;
   task.key = {group.id, group.calls};
-  task.duration =
-      vary_transfer(c, task.key, all_reduce_time(c.gpu, elements * size_of(dtype), group.size(), group.one_node));
+  // half of what an all-reduce sends
+  const std::int64_t bytes = elements * size_of(dtype) / (kind == Collective::all_reduce ? 1 : 2);
+  task.duration = vary_transfer(c, task.key, all_reduce_time(c.gpu, bytes, group.size(), group.one_node));
   task.blocks = static_cast<std::uint32_t>(std::clamp<std::int64_t>(elements / 65'536, 1, 24));
   task.threads = 544;
   task.registers = 96;

@@ -33,8 +33,14 @@ struct CommContext {
 enum class Dtype { bf16, f32 };
 inline std::int64_t size_of(Dtype d) { return d == Dtype::bf16 ? 2 : 4; }
 
-// Starts the all-reduce; wait_for_result() makes the compute stream wait for it.
-Event all_reduce(const CommContext& c, HostThread& t, Communicator& group, std::int64_t elements, Dtype dtype);
+enum class Collective { all_reduce, reduce_scatter, all_gather };
+// Starts the collective over `elements`, the larger of its input and output; wait_for_result() makes the compute stream
+// wait for it.
+Event collective(const CommContext& c, HostThread& t, Communicator& group, Collective kind, std::int64_t elements,
+                 Dtype dtype);
+inline Event all_reduce(const CommContext& c, HostThread& t, Communicator& group, std::int64_t elements, Dtype dtype) {
+  return collective(c, t, group, Collective::all_reduce, elements, dtype);
+}
 void wait_for_result(const CommContext& c, HostThread& t, const Event& done);
 
 // One ncclGroup of at most one send and one receive with the same peer (a global rank). `exchange` counts those of the

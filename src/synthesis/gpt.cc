@@ -68,6 +68,7 @@ class GptRank {
   void backward_work(const TapeEntry& e);
   void backward_linear(const TapeEntry& e);
   void accumulate_gradient(std::int64_t elements);
+  Event reduce_gradients(HostThread& t, std::int64_t elements);
 
   Scope python(std::string_view name);
   Scope module(std::string_view name);
@@ -92,13 +93,14 @@ class GptRank {
   std::int64_t tokens_, ffn_;
   HostThread main_, autograd_;
   std::uint32_t compute_ = 0;
-  Communicator tensor_, pipeline_, data_, model_;
+  Communicator tensor_, pipeline_, data_, model_, world_;
   CommContext comm_;
   std::int64_t exchanges_[2] = {0, 0};  // with the previous and the next stage
   std::int64_t sequence_ = 9'000;
   std::vector<std::vector<TapeEntry>> tapes_;  // of micro-batches whose backward pass is to come, oldest first
   std::vector<Event> gradients_ready_;
-  std::int64_t modules_ = 0;  // numbered within a forward pass, as Kineto numbers instances of a class
+  std::vector<std::int64_t> buckets_;  // of the step: gradients in each
+  std::int64_t modules_ = 0;           // numbered within a forward pass, as Kineto numbers instances of a class
 };
 
 GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<ProcessGroup>& groups, std::int64_t rank,
@@ -120,11 +122,12 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
     ++id;
     if (std::find(g.ranks.begin(), g.ranks.end(), static_cast<std::int32_t>(rank)) == g.ranks.end()) continue;
     rec.trace().groups.push_back(g);
-    Communicator* c = g.desc == "TENSOR_MODEL_PARALLEL_GROUP"     ? &tensor_
-                      : g.desc == "PIPELINE_MODEL_PARALLEL_GROUP" ? &pipeline_
-                      : g.desc == "DATA_PARALLEL_GROUP"           ? &data_
-                      : g.desc == "MODEL_PARALLEL_GROUP"          ? &model_
-                                                                  : nullptr;
+    Communicator* c = g.desc == "TENSOR_MODEL_PARALLEL_GROUP"               ? &tensor_
+                      : g.desc == "PIPELINE_MODEL_PARALLEL_GROUP"           ? &pipeline_
+                      : g.desc == "DATA_PARALLEL_GROUP"                     ? &data_
+                      : g.desc == "MODEL_PARALLEL_GROUP"                    ? &model_
+                      : job.distributed_optimizer && g.desc == "default_pg" ? &world_
+                                                                            : nullptr;
     if (c == nullptr) continue;
     c->info = g;
     c->id = id;
@@ -475,8 +478,14 @@ void GptRank::backward_node(const TapeEntry& e, bool last) {
     backward_work(e);
   }
   if (e.kind == TapeEntry::Kind::layer_norm) accumulate_gradient(2 * job_.hidden);
-  if (last && e.bucket > 0 && job_.dp > 1)
-    gradients_ready_.push_back(all_reduce(comm_, autograd_, data_, e.bucket, Dtype::f32));
+  if (!last || e.bucket == 0 || job_.dp == 1) return;
+  buckets_.push_back(e.bucket);
+  if (job_.overlap_gradients) gradients_ready_.push_back(reduce_gradients(autograd_, e.bucket));
+}
+
+Event GptRank::reduce_gradients(HostThread& t, std::int64_t elements) {
+  const auto kind = job_.distributed_optimizer ? Collective::reduce_scatter : Collective::all_reduce;
+  return collective(comm_, t, data_, kind, elements, Dtype::f32);
 }
 
 void GptRank::backward(bool last) {
@@ -529,8 +538,10 @@ void GptRank::schedule() {
 
 void GptRank::optimizer() {
   const std::int64_t edge = (first_stage() ? 1 : 0) + (last_stage() ? 1 : 0);
+  const bool sharded = job_.distributed_optimizer && job_.dp > 1;
   const std::int64_t parameters =
-      job_.layers / job_.pp * layer_parameters() + edge * job_.vocab * job_.hidden / job_.tp;
+      (job_.layers / job_.pp * layer_parameters() + edge * job_.vocab * job_.hidden / job_.tp) /
+      (sharded ? job_.dp : 1);
   const std::int64_t chunks = parameters / 60'000'000 + 1;
   const auto multi_tensor = [&](std::string_view name, std::int64_t bytes_each) {
     for (std::int64_t c = 0; c < chunks; ++c)
@@ -548,7 +559,11 @@ void GptRank::optimizer() {
       kernel("void at::native::vectorized_elementwise_kernel<4, at::native::pow_tensor_scalar_kernel_impl<float, "
              "float>(at::TensorIteratorBase&, float)::{lambda(float)#1}, at::detail::Array<char*, 2> >(int)",
              streaming(gpu_, 8), 128));
-  if (model_.size() > 1) wait_for_result(comm_, main_, all_reduce(comm_, main_, model_, 1, Dtype::f32));
+  if (sharded) {
+    wait_for_result(comm_, main_, all_reduce(comm_, main_, world_, 1, Dtype::f32));
+  } else if (model_.size() > 1) {
+    wait_for_result(comm_, main_, all_reduce(comm_, main_, model_, 1, Dtype::f32));
+  }
   {
     const Scope item = op(main_, "aten::item");
     const Scope scalar = op(main_, "aten::_local_scalar_dense");
@@ -572,6 +587,11 @@ void GptRank::optimizer() {
       "void multi_tensor_apply_kernel<TensorListMetadata<2>, ScaleFunctor<float, c10::BFloat16>, float>(long, int "
       "volatile*, TensorListMetadata<2>, ScaleFunctor<float, c10::BFloat16>, float)",
       6);
+  if (!sharded) return;
+  std::vector<Event> gathered;
+  for (const std::int64_t bucket : buckets_)
+    gathered.push_back(collective(comm_, main_, data_, Collective::all_gather, bucket, Dtype::bf16));
+  for (const Event& done : gathered) wait_for_result(comm_, main_, done);
 }
 
 void GptRank::step(std::int64_t number) {
@@ -589,10 +609,13 @@ void GptRank::step(std::int64_t number) {
   schedule();
   {
     const Scope finalize = annotation("finalize_model_grads", 8'000);
+    for (const std::int64_t bucket : job_.overlap_gradients ? std::vector<std::int64_t>{} : buckets_)
+      gradients_ready_.push_back(reduce_gradients(main_, bucket));
     for (const Event& done : gradients_ready_) wait_for_result(comm_, main_, done);
     gradients_ready_.clear();
   }
   optimizer();
+  buckets_.clear();
   if (job_.step_sync) rec_.synchronize_device(main_);
 }
 

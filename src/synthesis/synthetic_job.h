@@ -19,6 +19,8 @@ struct SyntheticJob {
   std::int64_t micro_batch_size = 1;
   // The layout. Rank order: tp fastest, then dp, then pp. Non-interleaved 1F1B.
   std::int64_t tp = 2, pp = 2, dp = 2, num_microbatches = 4, gpus_per_node = 8;
+  bool overlap_gradients = true;       // reduced while the backward pass goes on; else after it, on the main thread
+  bool distributed_optimizer = false;  // gradients reduce-scattered, parameters gathered after the update
   // The run.
   std::int64_t steps = 2, first_step = 4;
   std::uint64_t seed = 1;

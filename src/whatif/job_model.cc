@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "base/median.h"
+#include "whatif/collective_edits.h"
 
 namespace orrery {
 namespace {
@@ -117,6 +118,7 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
       s.role = kind_id;
       job.samples.push_back(s);
       job.work.push_back(*w);
+      job.split_work.push_back(under_sequence_parallelism(*w, t.name_of(g.source[n])));
       times.emplace_back();
     }
     job.sample_of[n] = it->second;
@@ -138,9 +140,11 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   job.base.positions = static_cast<double>(job.shape.positions);
   if (job.shape.recompute == "full") job.base.recompute = Recompute::full;
   if (job.shape.recompute == "selective") job.base.recompute = Recompute::selective;
+  job.base.tied_embedding = job.shape.tied_embedding != 0;
   auto program = learn_program(traces, build, layout, &packs);
   if (!program) return tl::unexpected(program.error());
   job.program = std::move(*program);
+  if (Status s = check_sharding(build, layout, job.program); !s) return tl::unexpected(s.error());
   if (!recognise_schedule(job.program.anatomy, build, job.base))
     return fail("the schedule cannot be told: the passes of the stages are in no order of 1F1B or interleaved 1F1B");
   job.base.layout.layers =
@@ -186,7 +190,8 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
   std::vector<double> factor(job.samples.size(), 1), relative(job.samples.size(), 0), total(job.samples.size(), 0);
   std::vector<float> ready(job.samples.size(), 0), ready_before(job.samples.size(), 0);
   for (std::size_t s = 0; s < job.samples.size(); ++s) {
-    const WorkSize now = size_of(job.work[s], next.dims, bytes);
+    const bool split = next.dims.sequence_parallel && !job.base.dims.sequence_parallel;
+    const WorkSize now = size_of(split ? job.split_work[s] : job.work[s], next.dims, bytes);
     if (is_weight_gradient(job.work[s])) {
       ready[s] = static_cast<float>(now.m * now.n);
       ready_before[s] = static_cast<float>(job.samples[s].size.m * job.samples[s].size.n);

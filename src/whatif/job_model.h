@@ -25,6 +25,7 @@ struct JobModel {
   double activation_scale = 1;           // measured over modelled, where the traces have memory events
   double capacity_gib = 0;               // of one GPU; 0 = not known
   std::vector<Work> work;                // by sample
+  std::vector<Work> split_work;          // by sample: as it would be with sequence parallelism
   std::vector<std::uint32_t> sample_of;  // by node of the traced job; kNone
   std::vector<std::uint8_t> parameter;   // by node: goes with the parameters of a stage
   std::vector<double> slow;              // by rank: durations of its kernels over its peers'

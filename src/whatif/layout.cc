@@ -228,6 +228,10 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
       l.role[k] = GroupRole::model;
     }
   }
+  // with nothing but replicas the whole job is their group
+  if (l.tp == 1 && l.pp == 1 && size_of(GroupRole::data) == 1)
+    for (GroupRole& role : l.role)
+      if (role == GroupRole::world) role = GroupRole::data;
   l.confidence = l.doubts.empty() ? 1 : 0.7;
 
   // micro-batches: what the first stage sends to the second in a step

@@ -3,8 +3,10 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
+#include "costs/work.h"
 #include "graph/build.h"
 #include "whatif/anatomy.h"
 #include "whatif/layout.h"
@@ -39,6 +41,23 @@ struct Item {
   bool in_order = false;           // follows what is before it on its lane
   bool transfer = false;           // of `comm`: its second half
   bool waits = true;               // of a transfer
+  std::uint32_t made = kNone;      // row of Program::made
+  bool marks = false;              // no node: whatever comes next on `lane` waits for what the edges lead from
+  Ns took = -1;                    // host work that the node did not have; -1 = as the node
+};
+
+// A task that the traced job does not have, or has as another collective (collective_edits.h).
+struct MadeTask {
+  enum class Size : std::uint8_t { term, stage_parameters, bucket };  // elements: by `elements`; a stage's; a bucket's
+  bool replaces = false;  // of a traced collective: its operation and role, no more
+  bool computes = false;  // a kernel over the elements, `ns_each`; else a collective
+  CommOp op = CommOp::other;
+  GroupRole role = GroupRole::other;
+  std::uint32_t lane = kNone;  // row of Program::roles
+  std::string name;
+  Size size = Size::term;
+  Term elements;
+  double bytes_each = 0, ns_each = 0;  // of an element
 };
 
 // What waits for an exchange after it: a stream, or a thread.
@@ -54,6 +73,7 @@ struct PieceItems {
 
 struct Program {
   Anatomy anatomy;
+  std::vector<std::int64_t> stage;  // by rank
   std::vector<LaneRole> roles;
   std::vector<std::map<std::uint32_t, std::uint32_t>> lane_of;  // by rank: row of roles -> lane of the rank
   std::vector<std::vector<PieceItems>> pieces;                  // by rank, as anatomy.ranks[r].pieces
@@ -61,6 +81,8 @@ struct Program {
   std::vector<ItemEdge> edges;
   std::vector<std::vector<ExchangeWait>> waited;                // by row of Communication::rows
   std::uint32_t queue_depth = 1024;
+  std::vector<MadeTask> made;
+  double bucket_parameters = 0;  // of made buckets: parameters at which one is full; 0 = as the traced ones
   std::uint64_t unlike = 0;  // waits on something later in the program, put to the nearest
 };
 

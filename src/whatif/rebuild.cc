@@ -16,6 +16,21 @@ Pattern pattern_of(CommOp op) {
   return is_point_to_point(op) ? Pattern::point_to_point : Pattern::gather_or_scatter;
 }
 
+std::string_view name_of_op(CommOp op) {
+  switch (op) {
+    case CommOp::all_reduce:
+      return "allreduce";
+    case CommOp::all_gather:
+      return "_allgather_base";
+    case CommOp::reduce_scatter:
+      return "_reduce_scatter_base";
+    case CommOp::broadcast:
+      return "broadcast";
+    default:
+      return "send";
+  }
+}
+
 // A piece of the traced job in its new place.
 struct Use {
   std::uint32_t rank = 0, piece = 0;  // of the traced job
@@ -56,7 +71,7 @@ struct NewRank {
   Cursor main, inserted;
   std::uint32_t blocked = kNone;
   Use bucket_use;
-  double bucket_factor = 1, gathered = 0;
+  double bucket_factor = 1, bucket_parameters = 0, gathered = 0;
   std::map<std::int32_t, double> reduced;  // by part: parameters in buckets so far
   std::uint32_t buckets = 0;
   struct Wait {
@@ -150,7 +165,7 @@ class Rebuilder {
           pp.pass[{piece.step, chunk, micro_batch, piece.kind, piece.layer}] = k;
         }
       }
-    buckets.overlapped = !buckets.samples.empty();
+    buckets.overlapped = !buckets.samples.empty() && now.layout.dp > 1;
     if (buckets.overlapped && !rates.ready_before.empty()) learn_buckets();
     // what each exchange kernel carries
     return {};
@@ -162,9 +177,17 @@ class Rebuilder {
     const PieceItems& items = program.pieces[r][piece];
     for (std::uint32_t i = 0; i < items.count; ++i) {
       const Item& item = program.items[items.first + i];
-      if (item.comm != kNone && !item.transfer) mask |= mask_of(c.rows[item.comm]);
+      if (exchanges_by(item)) mask |= mask_of(item);
     }
     return mask;
+  }
+  // A kernel of sends and receives; a made one carries whatever there is.
+  bool exchanges_by(const Item& item) const { return (item.comm != kNone && !item.transfer) || invented(item) != nullptr; }
+  std::uint8_t mask_of(const Item& item) const { return item.comm == kNone ? 15 : mask_of(c.rows[item.comm]); }
+  // What a task is made to be that the traced job has nothing of.
+  const MadeTask* invented(const Item& item) const {
+    if (item.made == kNone || program.made[item.made].replaces) return nullptr;
+    return &program.made[item.made];
   }
   std::uint8_t mask_of(const CommRow& row) const {
     std::uint8_t mask = 0;
@@ -189,6 +212,10 @@ class Rebuilder {
   // Megatron-LM's default (distributed_data_parallel_config: the larger of 40 million parameters and one million a
   // replica) where the traced buckets agree with it.
   void learn_buckets() {
+    if (program.bucket_parameters > 0) {
+      buckets.size = program.bucket_parameters;
+      return;
+    }
     double least = 1e30, least_ready = 1e30;
     for (const Column& column : columns)
       for (const std::uint32_t r : column.rank) {
@@ -464,10 +491,48 @@ class Rebuilder {
           merged.lanes.name.push_back(text(t.lanes.name[i]));
         }
       }
+      add_made(merged, column);
       std::vector<std::uint32_t> parts;
       for (const std::uint32_t r : column.rank) parts.push_back(g.ranks[r].trace);
       out->parts.push_back(std::move(parts));
       out->traces.ranks.push_back(std::move(merged));
+    }
+  }
+
+  // Streams and names of what is made.
+  void add_made(RankTrace& merged, const Column& column) {
+    std::vector<std::uint32_t>& lanes = made_lane.emplace_back(program.roles.size(), kNone);
+    std::vector<std::uint32_t>& ops = made_op.emplace_back();
+    for (const MadeTask& m : program.made) {
+      ops.push_back(static_cast<std::uint32_t>(merged.ops.size()));
+      if (m.replaces || m.lane == kNone) continue;
+      const bool exists = std::any_of(column.rank.begin(), column.rank.end(), [&](std::uint32_t r) {
+        return program.lane_of[r].find(m.lane) != program.lane_of[r].end();
+      });
+      if (!exists && lanes[m.lane] == kNone) {
+        lanes[m.lane] = static_cast<std::uint32_t>(merged.lanes.size());
+        std::int64_t device = 0, stream = 0;
+        for (std::size_t i = 0; i < merged.lanes.size(); ++i)
+          if (merged.lanes.kind[i] == LaneKind::stream)
+            device = merged.lanes.pid[i], stream = std::max(stream, merged.lanes.tid[i]);
+        merged.lanes.kind.push_back(LaneKind::stream);
+        merged.lanes.pid.push_back(device);
+        merged.lanes.tid.push_back(stream + 1);
+        const StrId none = merged.strings.intern("");
+        merged.lanes.pid_text.push_back(none);
+        merged.lanes.tid_text.push_back(none);
+        merged.lanes.name.push_back(none);
+      }
+      const bool whole = merged.ops.start.size() == merged.ops.size();
+      merged.ops.name.push_back(merged.strings.intern(m.name));
+      merged.ops.lane.push_back(LaneId{lanes[m.lane] == kNone ? 0 : lanes[m.lane]});
+      merged.ops.kind.push_back(OpKind::kernel);
+      if (!whole) continue;
+      merged.ops.start.push_back(merged.window_start);
+      merged.ops.dur.push_back(0);
+      merged.ops.corr.push_back(0);
+      merged.ops.ext.push_back(0);
+      merged.ops.extra.push_back(kNone);
     }
   }
 
@@ -498,6 +563,8 @@ class Rebuilder {
           rank.lane[role] = k.first_lane + lane_offset[r] + other->second;
           break;
         }
+        const std::uint32_t fresh = made_lane[rank.column][role];
+        if (rank.lane[role] == kNone && fresh != kNone) rank.lane[role] = k.first_lane + fresh;
       }
       rank.order.resize(program.roles.size());
       rank.tasks.resize(program.roles.size());
@@ -517,6 +584,8 @@ class Rebuilder {
       next.clock_of_rank.push_back(it->second);
     }
     next.op_names = c.op_names;
+    made_name = static_cast<std::uint32_t>(next.op_names.size());
+    for (const MadeTask& m : program.made) next.op_names.emplace_back(name_of_op(m.op));
   }
 
   // ---- emission ----
@@ -638,7 +707,7 @@ class Rebuilder {
     std::vector<std::uint32_t> kernels;
     for (std::uint32_t i = 0; i < items.count; ++i) {
       const Item& item = program.items[items.first + i];
-      if (item.comm != kNone && !item.transfer) kernels.push_back(i);
+      if (exchanges_by(item)) kernels.push_back(i);
     }
     if (kernels.empty()) return;
     std::vector<std::uint8_t> used(kernels.size(), 0);
@@ -646,7 +715,7 @@ class Rebuilder {
       const std::uint8_t bit = bit_of(slot.transfers[k]);
       std::size_t best = 0;
       for (std::size_t i = 0; i < kernels.size(); ++i)
-        if ((mask_of(c.rows[program.items[items.first + kernels[i]].comm]) & ~used[i] & bit) != 0) {
+        if ((mask_of(program.items[items.first + kernels[i]]) & ~used[i] & bit) != 0) {
           best = i;
           used[i] |= bit;
           break;
@@ -675,7 +744,7 @@ class Rebuilder {
       if (!place(r, at, items, i)) return false;
       if (!is_main || !at.use->last_pass || !buckets.overlapped) continue;
       const Item& item = program.items[items.first + i];
-      if (!rates.ready.empty() && g.kind[item.node] != NodeKind::host) rank.gathered += rates.ready[item.node];
+      if (!rates.ready.empty() && item.made == kNone && !at.use->without_tasks && g.kind[item.node] != NodeKind::host) rank.gathered += rates.ready[item.node];
       if (rank.gathered >= buckets.size && buckets.size > 0 && item.queue != kNone && !buckets.samples.empty()) {
         at.item = i + 1;
         const double full = rank.gathered;
@@ -700,19 +769,22 @@ class Rebuilder {
     rank.bucket_use.rank = base_rank;
     rank.bucket_use.piece = piece;
     rank.bucket_factor = before > 0 ? parameters / before : 1;
+    rank.bucket_parameters = parameters;
     start(rank, rank.inserted, rank.bucket_use);
     return true;
   }
 
   double part_parameters(std::int32_t part) const {
     const std::int32_t parts = schedule.stages * schedule.chunks;
-    return stage_parameters(now.dims, static_cast<double>(now.layout.layers) / parts, part == 0, part == parts - 1,
-                            now.gated_mlp, now.positions);
+    return stage_parameters(now.dims, static_cast<double>(now.layout.layers) / parts, part == 0,
+                            part == parts - 1 && !(part == 0 && now.tied_embedding), now.gated_mlp, now.positions);
   }
   double rank_parameters(const JobShape& shape, std::int64_t stage, std::int32_t chunks) const {
     const double layers = static_cast<double>(shape.layout.layers) / static_cast<double>(shape.layout.pp);
     (void)chunks;
-    return stage_parameters(shape.dims, layers, stage == 0, stage == shape.layout.pp - 1, shape.gated_mlp, shape.positions);
+    return stage_parameters(shape.dims, layers, stage == 0,
+                            stage == shape.layout.pp - 1 && !(stage == 0 && shape.tied_embedding), shape.gated_mlp,
+                            shape.positions);
   }
   // How a rank's parameters compare with those of the traced rank whose step it takes.
   double parameter_factor(const NewRank& rank, std::uint32_t base_rank) const {
@@ -730,12 +802,22 @@ class Rebuilder {
     const Use& use = *at.use;
     const bool host = g.kind[item.node] == NodeKind::host;
     if (item.lane == kNone || (!host && use.without_tasks)) return true;
+    if (item.marks) {
+      for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
+        const ItemEdge& edge = program.edges[e];
+        const auto& order = rank.order[edge.ref];
+        const std::uint32_t from = edge.inside ? at.refs[edge.ref] : order.empty() ? kNone : order.back();
+        if (from != kNone) rank.waits[item.lane].push_back({from, edge.kind, edge.lag});
+      }
+      return true;
+    }
     if (item.transfer) {  // placed when its partners are there
       for (const auto& [row, slot] : at.transfer_of)
         if (row == item.comm) at.refs[i] = slot;
       return true;
     }
-    const bool communicates = item.comm != kNone;
+    const MadeTask* made = invented(item);
+    const bool communicates = item.comm != kNone || (made != nullptr && !made->computes);
     std::vector<std::uint32_t>* carried = nullptr;
     const PieceKind kind = program.anatomy.ranks[use.rank].pieces[use.piece].kind;
     if (communicates && kind == PieceKind::exchange) {
@@ -744,8 +826,12 @@ class Rebuilder {
     }
     GroupRole role = GroupRole::other;
     if (communicates && carried == nullptr) {
-      const CommRow& row = c.rows[item.comm];
-      role = row.group == kNone ? GroupRole::other : old.layout.role[row.group];
+      if (item.made != kNone) {
+        role = program.made[item.made].role;
+      } else {
+        const CommRow& row = c.rows[item.comm];
+        role = row.group == kNone ? GroupRole::other : old.layout.role[row.group];
+      }
       if (members_of(role) < 2) return true;
       if (role == GroupRole::embedding && rank.stage != 0 && rank.stage != schedule.stages - 1) return true;
     }
@@ -788,27 +874,37 @@ class Rebuilder {
     }
     if (edges.empty()) edges.push_back({kNone, EdgeKind::root, item.root ? item.root_lag : 0});
     // its time
-    Ns took = g.duration[item.node];
+    Ns took = item.took >= 0 ? item.took : g.duration[item.node];
     double factor = 1;
-    if (host) {
+    if (made != nullptr) {
+      took = std::llround(made->ns_each * made_elements(rank, *made));
+    } else if (host) {
       factor = rates.host;
     } else if (!rates.factor.empty()) {
       factor = static_cast<double>(rates.factor[item.node]);
     }
-    if (!host && kind == PieceKind::bucket && !communicates) factor = rank.bucket_factor;
-    if (!host && !rates.parameter.empty() && rates.parameter[item.node] != 0 && kind != PieceKind::bucket)
+    if (!host && made == nullptr && kind == PieceKind::bucket && !communicates) factor = rank.bucket_factor;
+    if (!host && made == nullptr && !rates.parameter.empty() && rates.parameter[item.node] != 0 && kind != PieceKind::bucket)
       factor = parameter_factor(rank, use.rank) * shard_factor();
-    if (!host && !rates.slow.empty() && !communicates) factor *= slowness(rank) / rates.slow[use.rank];
+    if (!host && made == nullptr && !rates.slow.empty() && !communicates) factor *= slowness(rank) / rates.slow[use.rank];
     if (factor != 1) took = std::llround(static_cast<double>(took) * factor);
-    const bool meets = communicates && c.rows[item.comm].last != c.rows[item.comm].node;
+    const bool meets = communicates && (made != nullptr || c.rows[item.comm].last != c.rows[item.comm].node);
     const std::uint32_t node = add_node(r, item, meets ? 0 : took, g.at_begin[item.node]);
+    if (made != nullptr) {
+      out->build.graph.kind[node] = made->computes ? NodeKind::kernel : NodeKind::comm;
+      out->build.graph.source[node] = OpId{made_op[rank.column][item.made]};
+    }
     at.refs[i] = node;
     if (waited != rank.waits.end()) rank.waits.erase(waited);
     rank.order[item.lane].push_back(node);
     if (!host) rank.tasks[item.lane].push_back(node);
     if (host) mark_steps(r, item.node, node, use);
     if (!communicates) return true;
-    meet(r, at, item, i, node, role, carried, kind);
+    if (made != nullptr) {
+      meet_made(r, at, item, i, node, *made, carried);
+    } else {
+      meet(r, at, item, i, node, role, carried, kind);
+    }
     return true;
   }
 
@@ -898,11 +994,7 @@ class Rebuilder {
   }
 
   std::uint32_t group_of(const NewRank& rank, GroupRole role, std::uint32_t base_group) {
-    std::int64_t a = -1, b = -1;
-    if (role == GroupRole::tensor) a = rank.stage, b = rank.d;
-    if (role == GroupRole::data) a = rank.stage, b = rank.t;
-    if (role == GroupRole::embedding || role == GroupRole::pipeline) a = rank.t, b = rank.d;
-    if (role == GroupRole::model) a = rank.d;
+    const auto [a, b] = group_place(rank, role);
     const std::string label = base_group == kNone ? std::string(name_of(role)) : c.groups[base_group].label;
     const auto key = std::tuple(static_cast<int>(role), label, a, b);
     const auto [it, fresh] = group_row.try_emplace(key, static_cast<std::uint32_t>(out->build.communication.groups.size()));
@@ -981,22 +1073,20 @@ class Rebuilder {
       } else if (role == GroupRole::data) {
         bytes = static_cast<double>(was.bytes) * parameter_factor(rank, at.use->rank);
       }
+      const GroupRole old_role = was.group == kNone ? GroupRole::other : old.layout.role[was.group];
+      if (item.made != kNone) row.op = program.made[item.made].op, row.op_name = made_name + item.made;
       const double before = transfer_ns(net, pattern_of(was.op), static_cast<double>(std::max<std::int64_t>(was.bytes, 0)),
-                                        old.layout.placement(role));
-      const double after = transfer_ns(net, pattern_of(was.op), bytes, now.layout.placement(role));
+                                        old.layout.placement(old_role));
+      const double after = transfer_ns(net, pattern_of(row.op), bytes, now.layout.placement(role));
       if (before > 0 && after > 0) factor = after / before;
       if (was.bytes >= 0) row.bytes = std::llround(bytes);
       row.group = group_of(rank, role, was.group);
       if (met) {
         const auto members = simulated_members(role);
-        std::int64_t a = -1, b = -1;
-        if (role == GroupRole::tensor) a = rank.stage, b = rank.d;
-        if (role == GroupRole::data) a = rank.stage, b = rank.t;
-        if (role == GroupRole::embedding || role == GroupRole::pipeline) a = rank.t, b = rank.d;
-        if (role == GroupRole::model) a = rank.d;
+        const auto [a, b] = group_place(rank, role);
         const std::int64_t number = rank.calls[{static_cast<int>(role), item.lane}]++;
         meetings.push_back(
-            meeting({static_cast<int>(role), a, b, item.lane, number, 0, 0, 0}, members, row.group, was.op));
+            meeting({static_cast<int>(role), a, b, item.lane, number, 0, 0, 0}, members, row.group, row.op));
       }
     }
     made.duration = std::llround(static_cast<double>(g.duration[was.last]) * factor);
@@ -1016,6 +1106,77 @@ class Rebuilder {
     rank.order[item.lane].push_back(kPending | made.slot);
     if (!made.waits) finish_row(id, node);
     for (const std::uint32_t m : meetings) arrive(m, id, node);
+  }
+
+  double made_elements(const NewRank& rank, const MadeTask& made) const {
+    if (made.size == MadeTask::Size::bucket) return rank.bucket_parameters;
+    if (made.size == MadeTask::Size::stage_parameters) return rank_parameters(now, rank.stage, now.chunks);
+    return made.elements.value(now.dims);
+  }
+
+  // As meet(), of a collective or an exchange that the traced job has nothing of.
+  void meet_made(std::uint32_t r, Cursor& at, const Item& item, std::uint32_t i, std::uint32_t node,
+                 const MadeTask& made, const std::vector<std::uint32_t>* carried) {
+    NewRank& rank = ranks[r];
+    Communication& next = out->build.communication;
+    const double bytes = made_elements(rank, made) * made.bytes_each;
+    CommRow row;
+    row.rank = r;
+    row.node = row.last = node;
+    row.op = made.op;
+    row.op_name = made_name + item.made;
+    row.stream = rank.lane[item.lane];
+    row.launched = true;
+    row.start = row.end = g.observed_start[item.node];
+    row.bytes = std::llround(bytes);
+    row.first_part = static_cast<std::uint32_t>(next.parts.size());
+    NewRow to;
+    to.rank = r;
+    to.row = static_cast<std::uint32_t>(next.rows.size());
+    to.base_node = item.node;
+    double took = 0;
+    if (carried != nullptr) {
+      const Slot& slot = schedule.stage[static_cast<std::size_t>(rank.stage)][static_cast<std::size_t>(at.use->slot)];
+      row.group = group_of(rank, GroupRole::pipeline, kNone);
+      for (const std::uint32_t k : *carried) {
+        const Transfer& t = slot.transfers[k];
+        const std::int64_t sender = t.send ? rank.stage : t.peer_stage;
+        const Key key{-1, sender, t.forward, t.chunk, t.micro_batch, rank.t, rank.d, at.use->step};
+        to.meetings.push_back(meeting(key, 2, row.group, CommOp::send));
+        const std::int64_t peer = rank_number(now.layout, rank.t, rank.d, t.peer_stage);
+        next.parts.push_back({peer, std::llround(bytes), row.group, t.send});
+        ++row.parts;
+        took = std::max(took, exchange_ns(now.layout, rank.number, peer, bytes));
+      }
+      row.bytes *= row.parts;
+    } else {
+      row.group = group_of(rank, made.role, kNone);
+      took = transfer_ns(net, pattern_of(made.op), bytes, now.layout.placement(made.role));
+      const std::int64_t number = rank.calls[{static_cast<int>(made.role), item.lane}]++;
+      const auto [a, b] = group_place(rank, made.role);
+      to.meetings.push_back(meeting({static_cast<int>(made.role), a, b, item.lane, number, 0, 0, 0},
+                                    simulated_members(made.role), row.group, made.op));
+    }
+    to.duration = std::llround(std::max(0.0, took));
+    row.transfer = to.duration;
+    next.rows.push_back(row);
+    to.slot = static_cast<std::uint32_t>(pending.size());
+    pending.push_back(kNone);
+    to.open = static_cast<std::uint32_t>(to.meetings.size());
+    const auto id = static_cast<std::uint32_t>(new_rows.size());
+    new_rows.push_back(to);
+    at.refs[i] = kPending | to.slot;  // whoever waits for it waits for its end
+    rank.order[item.lane].push_back(kPending | to.slot);
+    for (const std::uint32_t m : to.meetings) arrive(m, id, node);
+  }
+
+  // The group of a role that a rank is in.
+  static std::pair<std::int64_t, std::int64_t> group_place(const NewRank& rank, GroupRole role) {
+    if (role == GroupRole::tensor) return {rank.stage, rank.d};
+    if (role == GroupRole::data) return {rank.stage, rank.t};
+    if (role == GroupRole::embedding || role == GroupRole::pipeline) return {rank.t, rank.d};
+    if (role == GroupRole::model) return {rank.d, -1};
+    return {-1, -1};
   }
 
   void arrive(std::uint32_t m, std::uint32_t id, std::uint32_t) {
@@ -1206,6 +1367,8 @@ class Rebuilder {
   Schedule schedule;
   std::int64_t tensor = 1, replicas = 1;
   std::vector<NewRank> ranks;
+  std::vector<std::vector<std::uint32_t>> made_lane, made_op;  // by column: by role, the lane added; by made task, its name
+  std::uint32_t made_name = 0;                                // of Communication::op_names: the first made task's
   std::vector<std::uint32_t> op_offset, lane_offset;  // by rank of the traced job, in its column's merged trace
   std::vector<std::uint32_t> pending;                 // by slot: the node of a transfer, kNone = not placed
   std::vector<NewRow> new_rows;

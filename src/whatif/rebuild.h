@@ -22,6 +22,7 @@ struct JobShape {  // all that a rebuilt job is described by
   bool gated_mlp = false;
   Recompute recompute = Recompute::none;
   double positions = 0;  // rows of a learnt position embedding
+  bool tied_embedding = false;  // one weight for embedding and head
 };
 
 // What the pieces' times become; by node of the traced job.
