@@ -19,7 +19,8 @@ Pattern pattern_of(CommOp op) {
 // A piece of the traced job in its new place.
 struct Use {
   std::uint32_t rank = 0, piece = 0;  // of the traced job
-  std::int32_t slot = -1;             // exchanges: slot of the stage's schedule
+  std::int32_t slot = -1;             // exchanges: slot of the stage's schedule; passes: where they begin
+  std::int32_t transfer = -1;         // overlapped exchanges: the only one of the slot that it carries
   std::int32_t part = 0;              // of the model
   std::int32_t step = 0;
   bool last_pass = false;      // backward of the part's last micro-batch: gradients are reduced
@@ -65,6 +66,7 @@ struct NewRank {
     Ns lag;
   };
   std::map<std::uint32_t, std::vector<Wait>> waits;  // by role: of whatever comes next on it
+  std::map<std::array<std::int64_t, 5>, std::uint32_t> received;  // overlapped: name of the transfer, step -> transfer
 };
 
 class Rebuilder {
@@ -108,7 +110,7 @@ class Rebuilder {
     if (columns.empty())
       return fail("no pipeline of the traced job has all its stages in the traces", "", "give the traces of all ranks");
     auto traced = make_schedule(old.schedule, static_cast<std::int32_t>(old.layout.pp), old.chunks,
-                                  static_cast<std::int32_t>(old.layout.num_microbatches));
+                                static_cast<std::int32_t>(old.layout.num_microbatches), overlaps(old));
     if (!traced) return tl::unexpected(traced.error());
     // pieces of every pass, by rank: part and micro-batch -> number of the pass
     pass_pieces.resize(g.ranks.size());
@@ -129,6 +131,7 @@ class Rebuilder {
           return fail("rank " + std::to_string(g.ranks[r].rank) + " has " + std::to_string(a.passes) +
                           " forward passes a step, not " + std::to_string(forward.size()),
                       "", "--layout num-microbatches=N,schedule=...");
+        if (old.chunks > 1) name_exchanges(r, traced->stage[s]);
         for (std::uint32_t k = 0; k < a.pieces.size(); ++k) {
           const Piece& piece = a.pieces[k];
           if (piece.step < 0) continue;
@@ -167,6 +170,8 @@ class Rebuilder {
     return mask;
   }
   std::uint8_t mask_of(const CommRow& row) const {
+    const auto named = named_mask.find(static_cast<std::uint32_t>(&row - c.rows.data()));
+    if (named != named_mask.end()) return named->second;
     std::uint8_t mask = 0;
     const std::int64_t own = g.ranks[row.rank].rank;
     for (std::uint32_t k = 0; k < row.parts; ++k) {
@@ -178,6 +183,44 @@ class Rebuilder {
     }
     return mask;
   }
+  // In a ring of stages the peer does not tell the direction (of two stages it is the same both ways), the schedule
+  // does: where a step has as many exchanges as the schedule says, the k-th is the k-th of that.
+  void name_exchanges(std::uint32_t r, const std::vector<Slot>& slots) {
+    std::vector<const Slot*> exchange;
+    for (const Slot& slot : slots)
+      if (!slot.is_pass) exchange.push_back(&slot);
+    const RankAnatomy& a = program.anatomy.ranks[r];
+    std::map<std::int32_t, std::vector<std::uint32_t>> traced;  // by step: pieces
+    for (std::uint32_t k = 0; k < a.pieces.size(); ++k)
+      if (a.pieces[k].kind == PieceKind::exchange && a.pieces[k].step >= 0) traced[a.pieces[k].step].push_back(k);
+    for (const auto& [step, pieces] : traced) {
+      if (pieces.size() != exchange.size()) continue;
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        std::vector<std::uint8_t> used(exchange[i]->transfers.size(), 0);
+        const PieceItems& items = program.pieces[r][pieces[i]];
+        for (std::uint32_t n = items.first; n < items.first + items.count; ++n) {
+          const Item& item = program.items[n];
+          if (item.comm == kNone || item.transfer) continue;
+          const CommRow& row = c.rows[item.comm];
+          std::uint8_t mask = 0;
+          for (std::uint32_t part = row.first_part; part < row.first_part + row.parts; ++part)
+            for (std::size_t k = 0; k < used.size(); ++k) {
+              const Transfer& t = exchange[i]->transfers[k];
+              if (used[k] != 0 || t.send != c.parts[part].send ||
+                  stage_of(old.layout, c.parts[part].peer) != t.peer_stage)
+                continue;
+              used[k] = 1;
+              mask |= bit_of(t);
+              break;
+            }
+          if (mask != 0) named_mask[item.comm] = mask;
+        }
+      }
+    }
+  }
+  static std::int64_t stage_of(const JobLayout& l, std::int64_t rank) { return rank / stage_stride(l) % l.pp; }
+
+  static bool overlaps(const JobShape& shape) { return shape.overlap && shape.chunks > 1 && shape.layout.pp > 1; }
   static std::int64_t stage_stride(const JobLayout& l) { return l.pipeline_outermost ? l.tp * l.dp : l.tp; }
   static std::uint8_t bit_of(const Transfer& t) {
     return direction_of(t) == Direction::next ? (t.send ? 1 : 2) : (t.send ? 4 : 8);
@@ -256,7 +299,8 @@ class Rebuilder {
     if (l.layers % parts != 0)
       return fail(std::to_string(l.layers) + " layers are not divisible by " + std::to_string(stages) + " stages" +
                   (now.chunks > 1 ? " of " + std::to_string(now.chunks) + " chunks" : ""));
-    auto made = make_schedule(now.schedule, stages, now.chunks, static_cast<std::int32_t>(l.num_microbatches));
+    auto made = make_schedule(now.schedule, stages, now.chunks, static_cast<std::int32_t>(l.num_microbatches),
+                              overlaps(now));
     if (!made) return tl::unexpected(made.error());
     schedule = std::move(*made);
     tensor = std::min<std::int64_t>(l.tp, options.max_tensor != 0 ? options.max_tensor : old.layout.tp);
@@ -292,10 +336,17 @@ class Rebuilder {
               if (!slot.is_pass) {
                 const ExchangePiece* e = exchange_for(column, slot, rank.source, numbers);
                 if (e == nullptr) return fail("the traced job has no exchange between stages to model new ones on");
-                Use& u = use(e->rank, e->piece);
-                u.slot = static_cast<std::int32_t>(k);
+                // overlapped: each its own call and kernel
+                const auto transfers = static_cast<std::int32_t>(slot.transfers.size());
+                const std::int32_t calls = !schedule.overlap || overlaps(old) ? 1 : transfers;
+                for (std::int32_t i = 0; i < calls; ++i) {
+                  Use& u = use(e->rank, e->piece);
+                  u.slot = static_cast<std::int32_t>(k);
+                  if (schedule.overlap && !overlaps(old)) u.transfer = i;
+                }
                 continue;
               }
+              const std::size_t begins = rank.uses.size();
               const std::int32_t part = slot.chunk * stages + s;
               const bool first = part == 0, last = part == parts - 1;
               const bool forward = slot.pass == Pass::forward;
@@ -344,6 +395,7 @@ class Rebuilder {
                 at_end(true, PieceKind::backward_end);
                 rank.uses.back().last_pass = last_backward(s, slot);
               }
+              if (schedule.overlap && begins < rank.uses.size()) rank.uses[begins].slot = static_cast<std::int32_t>(k);
             }
             use(rank.source, pass_pieces[rank.source].end.at(step));
           }
@@ -426,11 +478,39 @@ class Rebuilder {
           merged.lanes.name.push_back(text(t.lanes.name[i]));
         }
       }
+      if (schedule.overlap) add_exchange_streams(merged);
       std::vector<std::uint32_t> parts;
       for (const std::uint32_t r : column.rank) parts.push_back(g.ranks[r].trace);
       out->parts.push_back(std::move(parts));
       out->traces.ranks.push_back(std::move(merged));
     }
+  }
+
+  // Streams of overlapped transfers, as torch and Megatron-LM have them: one for each peer, which both its sends and its
+  // receives share; of two stages, where next and previous are one peer, one for the sends and one for the receives
+  // (Megatron-LM takes another process group for one direction then).
+  static constexpr std::uint32_t kExchangeStreams = 2;
+  void add_exchange_streams(RankTrace& merged) {
+    std::size_t like = 0;
+    std::int64_t number = 0;
+    for (std::size_t i = 0; i < merged.lanes.size(); ++i)
+      if (merged.lanes.kind[i] == LaneKind::stream) {
+        like = i;
+        number = std::max(number, merged.lanes.tid[i]);
+      }
+    for (std::uint32_t k = 0; k < kExchangeStreams; ++k) {
+      merged.lanes.kind.push_back(merged.lanes.kind[like]);
+      merged.lanes.pid.push_back(merged.lanes.pid[like]);
+      merged.lanes.tid.push_back(number + 1 + k);
+      merged.lanes.pid_text.push_back(merged.lanes.pid_text[like]);
+      merged.lanes.tid_text.push_back(merged.strings.intern(std::to_string(number + 1 + k)));
+      merged.lanes.name.push_back(merged.strings.intern("stream " + std::to_string(number + 1 + k)));
+    }
+  }
+  // Row past those of Program::roles.
+  std::uint32_t exchange_role(const Transfer& t) const {
+    const bool second = schedule.stages == 2 ? !t.send : direction_of(t) == Direction::previous;
+    return static_cast<std::uint32_t>(program.roles.size()) + (second ? 1 : 0);
   }
 
   void make_ranks() {
@@ -461,8 +541,10 @@ class Rebuilder {
           break;
         }
       }
-      rank.order.resize(program.roles.size());
-      rank.tasks.resize(program.roles.size());
+      for (std::uint32_t i = 0; schedule.overlap && i < kExchangeStreams; ++i)
+        rank.lane.push_back(k.first_lane + k.lanes - kExchangeStreams + i);
+      rank.order.resize(rank.lane.size());
+      rank.tasks.resize(rank.lane.size());
     }
     // servers
     Communication& next = out->build.communication;
@@ -502,6 +584,12 @@ class Rebuilder {
     std::uint32_t member_base = kNone;  // a row of the traced job
   };
 
+  struct NewEdge {
+    std::uint32_t from;
+    EdgeKind kind;
+    Ns lag;
+  };
+
   Status emit() {
     std::vector<std::uint32_t> ready;
     for (std::uint32_t r = static_cast<std::uint32_t>(ranks.size()); r-- > 0;) ready.push_back(r);
@@ -537,7 +625,11 @@ class Rebuilder {
         if (!run_piece(r, rank.inserted)) return;
         rank.inserted.active = false;
       }
-      if (!rank.main.active) start(rank, rank.main, rank.uses[rank.use_at]);
+      if (!rank.main.active) {
+        const Use& use = rank.uses[rank.use_at];
+        if (schedule.overlap && use.slot >= 0) wait_for_input(rank, use);
+        start(rank, rank.main, use);
+      }
       if (!run_piece(r, rank.main)) {
         if (rank.inserted.active && rank.blocked == kNone) continue;  // a bucket comes first
         return;
@@ -548,8 +640,29 @@ class Rebuilder {
     }
   }
 
+  // A pass begins with waiting for what it works on.
+  void wait_for_input(NewRank& rank, const Use& use) {
+    const Slot& slot = schedule.stage[static_cast<std::size_t>(rank.stage)][static_cast<std::size_t>(use.slot)];
+    const auto t = input_of(schedule, static_cast<std::int32_t>(rank.stage), slot);
+    if (!t) return;
+    const auto it = rank.received.find({t->peer_stage, t->forward, t->chunk, t->micro_batch, use.step});
+    if (it == rank.received.end()) return;
+    add_wait(rank, it->second);
+  }
+  void add_wait(NewRank& rank, std::uint32_t transfer) const {
+    const Ns lag = g.ranks[rank.source].lags.at(EdgeKind::event, NodeKind::comm, NodeKind::kernel);
+    for (std::uint32_t role = 0; role < program.roles.size(); ++role)
+      if (program.roles[role] == LaneRole{LaneRole::Kind::compute, 0, 0})
+        rank.waits[role].push_back({transfer, EdgeKind::event, lag});
+  }
+
   void after_exchange(NewRank& rank) {
+    if (schedule.overlap) return;
     const Cursor& at = rank.main;
+    if (overlaps(old)) {  // what it waits for was learnt of other passes
+      for (const auto& [row, slot] : at.transfer_of) add_wait(rank, slot);
+      return;
+    }
     for (std::uint32_t i = 0; i < at.carries.size(); ++i) {
       if (at.carries[i].empty()) continue;
       const Item& item = program.items[program.pieces[at.use->rank][at.use->piece].first + i];
@@ -605,6 +718,7 @@ class Rebuilder {
     if (kernels.empty()) return;
     std::vector<std::uint8_t> used(kernels.size(), 0);
     for (std::uint32_t k = 0; k < slot.transfers.size(); ++k) {
+      if (at.use->transfer >= 0 && at.use->transfer != static_cast<std::int32_t>(k)) continue;
       const std::uint8_t bit = bit_of(slot.transfers[k]);
       std::size_t best = 0;
       for (std::size_t i = 0; i < kernels.size(); ++i)
@@ -691,6 +805,9 @@ class Rebuilder {
     const Use& use = *at.use;
     const bool host = g.kind[item.node] == NodeKind::host;
     if (item.lane == kNone || (!host && use.without_tasks)) return true;
+    const PieceKind kind = program.anatomy.ranks[use.rank].pieces[use.piece].kind;
+    const bool overlapped = schedule.overlap && kind == PieceKind::exchange;
+    if (overlapped && host && blocks_for_tasks(items, i)) return true;
     if (item.transfer) {  // placed when its partners are there
       for (const auto& [row, slot] : at.transfer_of)
         if (row == item.comm) at.refs[i] = slot;
@@ -698,7 +815,6 @@ class Rebuilder {
     }
     const bool communicates = item.comm != kNone;
     std::vector<std::uint32_t>* carried = nullptr;
-    const PieceKind kind = program.anatomy.ranks[use.rank].pieces[use.piece].kind;
     if (communicates && kind == PieceKind::exchange) {
       carried = &at.carries[i];
       if (carried->empty()) return true;  // nothing for this kernel to do
@@ -712,6 +828,7 @@ class Rebuilder {
     }
     // what it waits for
     edges.clear();
+    if (overlapped && communicates) return issue(r, at, item, *carried);
     if (item.in_order && !rank.order[item.lane].empty()) {
       const std::uint32_t before = resolve(rank.order[item.lane].back());
       if (open(before)) return block(rank, before);
@@ -722,6 +839,9 @@ class Rebuilder {
       std::uint32_t from = kNone;
       if (edge.inside) {
         from = at.refs[edge.ref];
+      } else if (overlaps(old) && kind != PieceKind::exchange && edge.kind == EdgeKind::event &&
+                 program.roles[edge.ref].kind == LaneRole::Kind::exchange) {
+        continue;  // of the transfer that this pass needed where it was: see wait_for_input
       } else {
         const auto& order = rank.order[edge.ref];
         if (edge.back < order.size()) from = order[order.size() - 1 - edge.back];
@@ -771,6 +891,122 @@ class Rebuilder {
     if (!communicates) return true;
     meet(r, at, item, i, node, role, carried, kind);
     return true;
+  }
+
+  // A call that returns when tasks have ended; begin and end.
+  bool blocks_for_tasks(const PieceItems& items, std::uint32_t i) const {
+    const auto syncs = [&](std::uint32_t k) {
+      const Item& item = program.items[items.first + k];
+      for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e)
+        if (program.edges[e].kind == EdgeKind::sync) return true;
+      return false;
+    };
+    if (syncs(i)) return true;
+    const Item& item = program.items[items.first + i];
+    for (std::uint32_t k = i + 1; k < items.count; ++k) {
+      const Item& next = program.items[items.first + k];
+      if (next.lane == item.lane) return g.source[next.node] == g.source[item.node] && syncs(k);
+    }
+    return false;
+  }
+
+  // ---- overlapped transfers ----
+
+  // A transfer whose call is made, but whose stream is busy with one that is not placed yet. The thread goes on.
+  struct Issued {
+    std::uint32_t rank = 0, role = 0, slot = 0;
+    const Use* use = nullptr;
+    const Item* item = nullptr;
+    Transfer transfer;
+    std::vector<NewEdge> edges;
+  };
+
+  bool issue(std::uint32_t r, Cursor& at, const Item& item, const std::vector<std::uint32_t>& carried) {
+    NewRank& rank = ranks[r];
+    Issued made;
+    made.rank = r;
+    made.use = at.use;
+    made.item = &item;
+    for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
+      const ItemEdge& edge = program.edges[e];
+      if (!edge.inside && program.roles[edge.ref].kind == LaneRole::Kind::exchange) continue;
+      std::uint32_t from = kNone;
+      const auto& order = rank.order[edge.ref];
+      if (edge.inside)
+        from = at.refs[edge.ref];
+      else if (edge.back < order.size())
+        from = order[order.size() - 1 - edge.back];
+      from = resolve(from);
+      if (from == kNone) continue;
+      if (open(from)) return block(rank, from);
+      made.edges.push_back({from, edge.kind, edge.lag});
+    }
+    const Slot& slot = schedule.stage[static_cast<std::size_t>(rank.stage)][static_cast<std::size_t>(at.use->slot)];
+    for (const std::uint32_t k : carried) {
+      made.transfer = slot.transfers[k];
+      made.role = exchange_role(made.transfer);
+      made.slot = static_cast<std::uint32_t>(pending.size());
+      pending.push_back(kNone);
+      auto& order = rank.order[made.role];
+      const std::uint32_t before = order.empty() ? kNone : resolve(order.back());
+      order.push_back(kPending | made.slot);
+      if (!made.transfer.send)
+        rank.received[{made.transfer.peer_stage, made.transfer.forward, made.transfer.chunk, made.transfer.micro_batch,
+                       at.use->step}] = kPending | made.slot;
+      if (open(before))
+        issued_after[before].push_back(made);
+      else
+        place_transfer(made, before);
+    }
+    return true;
+  }
+
+  void place_transfer(const Issued& made, std::uint32_t before) {
+    NewRank& rank = ranks[made.rank];
+    Communication& next = out->build.communication;
+    const Item& item = *made.item;
+    const CommRow& was = c.rows[item.comm];
+    edges = made.edges;
+    if (before != kNone)
+      edges.push_back({before, EdgeKind::stream,
+                       g.ranks[rank.source].lags.at(EdgeKind::stream, NodeKind::comm, NodeKind::comm)});
+    if (edges.empty()) edges.push_back({kNone, EdgeKind::root, 0});
+    const std::uint32_t node = add_node(made.rank, item, 0, g.at_begin[item.node]);
+    out->build.graph.lane[node] = rank.lane[made.role];
+    const Transfer& t = made.transfer;
+    const std::int64_t sender = t.send ? rank.stage : t.peer_stage;
+    const std::uint32_t group = group_of(rank, GroupRole::pipeline, part_group(was));
+    const double each = exchange_bytes(was);
+    const std::int64_t peer = rank_number(now.layout, rank.t, rank.d, t.peer_stage);
+    CommRow row = was;
+    row.rank = made.rank;
+    row.node = row.last = node;
+    row.stream = rank.lane[made.role];
+    row.op = t.send ? CommOp::send : CommOp::recv;
+    row.first_part = static_cast<std::uint32_t>(next.parts.size());
+    row.parts = 1;
+    row.bytes = static_cast<std::int64_t>(each);
+    row.group = group;
+    next.parts.push_back({peer, row.bytes, group, t.send});
+    const double was_ns = traced_exchange_ns(was);
+    const double factor = was_ns > 0 ? exchange_ns(now.layout, rank.number, peer, each) / was_ns : 1;
+    NewRow to;
+    to.rank = made.rank;
+    to.row = static_cast<std::uint32_t>(next.rows.size());
+    to.base_node = was.last;
+    to.waits = item.waits;
+    to.slot = made.slot;
+    to.open = 1;
+    to.duration = std::llround(static_cast<double>(g.duration[was.last]) * factor);
+    row.transfer = to.duration;
+    next.rows.push_back(row);
+    const Key key{-1, sender, t.forward, t.chunk, t.micro_batch, rank.t, rank.d, made.use->step};
+    to.meetings.push_back(meeting(key, 2, group, CommOp::send));
+    const auto id = static_cast<std::uint32_t>(new_rows.size());
+    const std::uint32_t m = to.meetings.front();
+    new_rows.push_back(std::move(to));
+    if (!new_rows[id].waits) finish_row(id, node);
+    arrive(m, id, node);
   }
 
   bool block(NewRank& rank, std::uint32_t ref) {
@@ -998,7 +1234,8 @@ class Rebuilder {
     }
     o.first_pred.push_back(o.edges());
     new_meetings[m].node = o.size() - 1;
-    for (const std::uint32_t k : new_meetings[m].rows)
+    const std::vector<std::uint32_t> met = new_meetings[m].rows;  // what follows may add meetings
+    for (const std::uint32_t k : met)
       if (--new_rows[k].open == 0 && new_rows[k].waits) finish_row(k, kNone);
   }
 
@@ -1028,10 +1265,16 @@ class Rebuilder {
     comm.last = o.size() - 1;
     pending[row.slot] = comm.last;
     NewRank& rank = ranks[row.rank];
-    if (rank.blocked == (kPending | row.slot)) {
+    const std::uint32_t ref = kPending | row.slot, last = comm.last;
+    if (rank.blocked == ref) {
       rank.blocked = kNone;
       woken.push_back(row.rank);
     }
+    const auto after = issued_after.find(ref);
+    if (after == issued_after.end()) return;
+    const std::vector<Issued> issued = std::move(after->second);
+    issued_after.erase(after);
+    for (const Issued& i : issued) place_transfer(i, last);
   }
 
   std::uint32_t simulated_members(GroupRole role) const {
@@ -1141,12 +1384,6 @@ class Rebuilder {
     refresh_queue_lags(out->build.graph);
   }
 
-  struct NewEdge {
-    std::uint32_t from;
-    EdgeKind kind;
-    Ns lag;
-  };
-
   const TraceSet& traces;
   const GraphBuild& base;
   const ExecGraph& g;
@@ -1161,6 +1398,8 @@ class Rebuilder {
   std::vector<PassPieces> pass_pieces;
   std::vector<ExchangePiece> exchanges;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint8_t>, std::vector<const ExchangePiece*>> fitting;
+  std::map<std::uint32_t, std::uint8_t> named_mask;        // by row of the traced job
+  std::map<std::uint32_t, std::vector<Issued>> issued_after;  // by pending transfer
   Bucketing buckets;
   double gradient_bytes = 4;
   std::int32_t base_steps = 0;

@@ -17,6 +17,7 @@ struct JobShape {  // all that a rebuilt job is described by
   JobLayout layout;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int32_t chunks = 1;  // of each stage
+  bool overlap = false;     // several chunks: sends and receives beside the passes (Schedule::overlap)
   Dims dims;                // of the model and a micro-batch
   bool gated_mlp = false;
   double positions = 0;  // rows of a learnt position embedding
