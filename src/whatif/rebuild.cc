@@ -25,6 +25,7 @@ struct Use {
   std::int32_t step = 0;
   bool last_pass = false;      // backward of the part's last micro-batch: gradients are reduced
   bool without_tasks = false;  // its host work alone
+  enum class Half : std::uint8_t { both, input, weight } half = Half::both;  // of the gradients
   bool tail = false;           // what follows its last launch alone
   bool head = false;           // what precedes its first launch alone
 };
@@ -94,6 +95,9 @@ class Rebuilder {
   }
 
   Status prepare() {
+    main_role = static_cast<std::uint32_t>(
+        std::find(program.roles.begin(), program.roles.end(), LaneRole{LaneRole::Kind::thread, 0, 0}) -
+        program.roles.begin());
     std::map<std::int64_t, std::uint32_t> row_of_rank;
     for (std::uint32_t r = 0; r < g.ranks.size(); ++r) row_of_rank[g.ranks[r].rank] = r;
     // columns of the traced job: those whose stages all have a trace
@@ -110,7 +114,8 @@ class Rebuilder {
     if (columns.empty())
       return fail("no pipeline of the traced job has all its stages in the traces", "", "give the traces of all ranks");
     auto traced = make_schedule(old.schedule, static_cast<std::int32_t>(old.layout.pp), old.chunks,
-                                static_cast<std::int32_t>(old.layout.num_microbatches), overlaps(old));
+                                static_cast<std::int32_t>(old.layout.num_microbatches), overlaps(old),
+                                old.all_forward_first);
     if (!traced) return tl::unexpected(traced.error());
     // pieces of every pass, by rank: part and micro-batch -> number of the pass
     pass_pieces.resize(g.ranks.size());
@@ -300,9 +305,13 @@ class Rebuilder {
       return fail(std::to_string(l.layers) + " layers are not divisible by " + std::to_string(stages) + " stages" +
                   (now.chunks > 1 ? " of " + std::to_string(now.chunks) + " chunks" : ""));
     auto made = make_schedule(now.schedule, stages, now.chunks, static_cast<std::int32_t>(l.num_microbatches),
-                              overlaps(now));
+                              overlaps(now), now.all_forward_first);
     if (!made) return tl::unexpected(made.error());
     schedule = std::move(*made);
+    if (schedule.kind == ScheduleKind::zero_bubble &&
+        std::find(program.weight.begin(), program.weight.end(), 1) == program.weight.end())
+      return fail("zero-bubble needs the products that are gradients of weights, which the traces do not tell", "",
+                  "record input shapes (record_shapes=True)");
     tensor = std::min<std::int64_t>(l.tp, options.max_tensor != 0 ? options.max_tensor : old.layout.tp);
     replicas = std::min<std::int64_t>(l.dp, options.max_replicas != 0 ? options.max_replicas : old.layout.dp);
     const std::int32_t part_layers = static_cast<std::int32_t>(l.layers) / parts;
@@ -350,6 +359,10 @@ class Rebuilder {
               const std::int32_t part = slot.chunk * stages + s;
               const bool first = part == 0, last = part == parts - 1;
               const bool forward = slot.pass == Pass::forward;
+              const Use::Half half = schedule.kind != ScheduleKind::zero_bubble || forward ? Use::Half::both
+                                     : slot.pass == Pass::weight                          ? Use::Half::weight
+                                                                                          : Use::Half::input;
+              const bool reduces = half != Use::Half::input && !forward && last_backward(s, slot);
               const std::int32_t from = (slot.micro_batch + rotate) % old_micro;
               // where a pass begins and ends
               const auto at_end = [&](bool input_side, PieceKind kind) {
@@ -362,7 +375,8 @@ class Rebuilder {
                 Use& u = use(r, piece);
                 u.part = part;
                 const bool same = special == (input_side ? source == 0 : source == old_parts - 1);
-                u.last_pass = kind == PieceKind::backward_begin && last_backward(s, slot);
+                u.half = half;
+                u.last_pass = kind == PieceKind::backward_begin && reduces;
                 if (kind == PieceKind::forward_begin && !first && (!last || !same)) u.tail = true;
                 if (kind == PieceKind::forward_begin && last && !first && same) u.tail = false;
                 if (!same && kind == PieceKind::forward_end) u.head = true;
@@ -382,7 +396,8 @@ class Rebuilder {
                   if (piece == kNone) continue;
                   Use& u = use(r, piece);
                   u.part = part;
-                  u.last_pass = kind == PieceKind::backward_layer && last_backward(s, slot);
+                  u.half = half;
+                  u.last_pass = kind == PieceKind::backward_layer && reduces;
                 }
               };
               if (forward) {
@@ -393,7 +408,7 @@ class Rebuilder {
                 at_end(false, PieceKind::backward_begin);
                 layer_uses(PieceKind::backward_layer);
                 at_end(true, PieceKind::backward_end);
-                rank.uses.back().last_pass = last_backward(s, slot);
+                rank.uses.back().last_pass = reduces;
               }
               if (schedule.overlap && begins < rank.uses.size()) rank.uses[begins].slot = static_cast<std::int32_t>(k);
             }
@@ -747,6 +762,10 @@ class Rebuilder {
           return false;
         }
       }
+      if (!of_half(*at.use, items.first + i)) {
+        pass_waits_on(rank, at, program.items[items.first + i]);
+        continue;
+      }
       if (!place(r, at, items, i)) return false;
       if (!is_main || !at.use->last_pass || !buckets.overlapped) continue;
       const Item& item = program.items[items.first + i];
@@ -761,6 +780,25 @@ class Rebuilder {
     }
     at.item = at.to;
     return true;
+  }
+
+  bool of_half(const Use& use, std::uint32_t item) const {
+    return use.half == Use::Half::both || (use.half == Use::Half::weight) == (program.weight[item] != 0);
+  }
+  // What a gradient of weights waited for, the work behind it on its stream waited for as well.
+  void pass_waits_on(NewRank& rank, const Cursor& at, const Item& item) const {
+    if (at.use->half != Use::Half::input) return;
+    for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
+      const ItemEdge& edge = program.edges[e];
+      if (edge.kind != EdgeKind::event) continue;
+      std::uint32_t from = kNone;
+      const auto& order = rank.order[edge.ref];
+      if (edge.inside)
+        from = at.refs[edge.ref];
+      else if (edge.back < order.size())
+        from = order[order.size() - 1 - edge.back];
+      if (from != kNone) rank.waits[item.lane].push_back({from, edge.kind, edge.lag});
+    }
   }
 
   bool insert_bucket(NewRank& rank, double parameters) {
@@ -829,8 +867,11 @@ class Rebuilder {
     // what it waits for
     edges.clear();
     if (overlapped && communicates) return issue(r, at, item, *carried);
-    if (item.in_order && !rank.order[item.lane].empty()) {
-      const std::uint32_t before = resolve(rank.order[item.lane].back());
+    // the schedule's own thread computes the gradients of weights, not autograd's
+    const bool weights = use.half == Use::Half::weight;
+    const std::uint32_t lane = weights && host ? main_role : item.lane;
+    if (item.in_order && !rank.order[lane].empty()) {
+      const std::uint32_t before = resolve(rank.order[lane].back());
       if (open(before)) return block(rank, before);
       edges.push_back({before, host ? EdgeKind::thread : EdgeKind::stream, item.order_lag});
     }
@@ -839,6 +880,8 @@ class Rebuilder {
       std::uint32_t from = kNone;
       if (edge.inside) {
         from = at.refs[edge.ref];
+      } else if (weights) {
+        continue;  // long over
       } else if (overlaps(old) && kind != PieceKind::exchange && edge.kind == EdgeKind::event &&
                  program.roles[edge.ref].kind == LaneRole::Kind::exchange) {
         continue;  // of the transfer that this pass needed where it was: see wait_for_input
@@ -851,7 +894,7 @@ class Rebuilder {
       if (open(from)) return block(rank, from);
       edges.push_back({from, edge.kind, edge.lag});
     }
-    const auto waited = rank.waits.find(item.lane);
+    const auto waited = rank.waits.find(lane);
     if (waited != rank.waits.end()) {
       for (const NewRank::Wait& w : waited->second) {
         const std::uint32_t from = resolve(w.ref);
@@ -883,10 +926,11 @@ class Rebuilder {
     if (factor != 1) took = std::llround(static_cast<double>(took) * factor);
     const bool meets = communicates && c.rows[item.comm].last != c.rows[item.comm].node;
     const std::uint32_t node = add_node(r, item, meets ? 0 : took, g.at_begin[item.node]);
+    if (weights && host) out->build.graph.lane[node] = rank.lane[lane];
     at.refs[i] = node;
     if (waited != rank.waits.end()) rank.waits.erase(waited);
-    rank.order[item.lane].push_back(node);
-    if (!host) rank.tasks[item.lane].push_back(node);
+    rank.order[lane].push_back(node);
+    if (!host) rank.tasks[lane].push_back(node);
     if (host) mark_steps(r, item.node, node, use);
     if (!communicates) return true;
     meet(r, at, item, i, node, role, carried, kind);
@@ -1405,6 +1449,7 @@ class Rebuilder {
   std::int32_t base_steps = 0;
   Schedule schedule;
   std::int64_t tensor = 1, replicas = 1;
+  std::uint32_t main_role = 0;  // the thread that runs the schedule
   std::vector<NewRank> ranks;
   std::vector<std::uint32_t> op_offset, lane_offset;  // by rank of the traced job, in its column's merged trace
   std::vector<std::uint32_t> pending;                 // by slot: the node of a transfer, kNone = not placed

@@ -18,6 +18,7 @@ struct JobShape {  // all that a rebuilt job is described by
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int32_t chunks = 1;  // of each stage
   bool overlap = false;     // several chunks: sends and receives beside the passes (Schedule::overlap)
+  bool all_forward_first = true;  // several chunks: see make_schedule
   Dims dims;                // of the model and a micro-batch
   bool gated_mlp = false;
   double positions = 0;  // rows of a learnt position embedding

@@ -82,7 +82,7 @@ void write_one_f_one_b(const Schedule& job, std::int32_t stage, bool split, Stag
   while (split && weights < m) weight();
 }
 
-void write_interleaved(const Schedule& job, std::int32_t stage, StageWriter& out) {
+void write_interleaved(const Schedule& job, std::int32_t stage, bool all_forward_first, StageWriter& out) {
   const std::int32_t group = job.stages, all = job.micro_batches * job.chunks;
   // Chunk after chunk of `group` micro-batches, then of the next `group`. Backward the chunks are taken from the last.
   const auto forward = [&](std::int32_t k) {
@@ -96,7 +96,7 @@ void write_interleaved(const Schedule& job, std::int32_t stage, StageWriter& out
     return k + 1 < all ? std::optional<Place>(order(k + 1)) : std::nullopt;
   };
 
-  const std::int32_t warm_up = job.micro_batches == job.stages
+  const std::int32_t warm_up = job.micro_batches == job.stages && all_forward_first
                                    ? all
                                    : std::min(all, (job.stages - stage - 1) * 2 + (job.chunks - 1) * job.stages);
   const std::int32_t steady = all - warm_up;
@@ -152,7 +152,7 @@ std::optional<Transfer> input_of(const Schedule& job, std::int32_t stage, const 
 }
 
 Result<Schedule> make_schedule(ScheduleKind kind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches,
-                               bool overlap) {
+                               bool overlap, bool all_forward_first) {
   constexpr std::int64_t kMostPasses = 100'000'000;  // of all stages: memory, and no overflow below
   if (stages < 1 || chunks < 1 || micro_batches < 1)
     return fail("a schedule needs at least one stage, one chunk and one micro-batch");
@@ -174,7 +174,7 @@ Result<Schedule> make_schedule(ScheduleKind kind, std::int32_t stages, std::int3
   for (std::int32_t s = 0; s < stages; ++s) {
     StageWriter out(job, s, job.stage[static_cast<std::size_t>(s)]);
     if (chunks > 1)
-      write_interleaved(job, s, out);
+      write_interleaved(job, s, all_forward_first, out);
     else
       write_one_f_one_b(job, s, kind == ScheduleKind::zero_bubble, out);
   }
