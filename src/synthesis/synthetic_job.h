@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "costs/memory.h"
 #include "data/trace.h"
 #include "graph/exec_graph.h"
 #include "replay/replay.h"
@@ -17,8 +18,10 @@ struct SyntheticJob {
   // The model: a GPT decoder, bf16, vocabulary split over tensor-parallel ranks.
   std::int64_t layers = 4, hidden = 2048, heads = 16, seq_length = 2048, vocab = 32'000;
   std::int64_t micro_batch_size = 1;
-  // The layout. Rank order: tp fastest, then dp, then pp. Non-interleaved 1F1B.
-  std::int64_t tp = 2, pp = 2, dp = 2, num_microbatches = 4, gpus_per_node = 8;
+  Recompute recompute = Recompute::none;
+  // The layout. Rank order: tp fastest, then dp, then pp. 1F1B; with several chunks a stage interleaved, sends and
+  // receives beside the passes.
+  std::int64_t tp = 2, pp = 2, dp = 2, num_microbatches = 4, chunks = 1, gpus_per_node = 8;
   // The run.
   std::int64_t steps = 2, first_step = 4;
   std::uint64_t seed = 1;
