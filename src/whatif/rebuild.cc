@@ -318,6 +318,9 @@ class Rebuilder {
     const std::int32_t old_parts = static_cast<std::int32_t>(old.layout.pp) * old.chunks;
     const std::int32_t old_layers = static_cast<std::int32_t>(old.layout.layers) / old_parts;
     const auto old_micro = static_cast<std::int32_t>(old.layout.num_microbatches);
+    const auto old_layer = [&](std::int32_t layer) {  // the traced layer at the same place of the model
+      return static_cast<std::int32_t>((2 * static_cast<std::int64_t>(layer) + 1) * old.layout.layers / (2 * l.layers));
+    };
     for (std::int32_t s = 0; s < stages; ++s)
       for (std::int64_t d = 0; d < replicas; ++d)
         for (std::int64_t t = 0; t < tensor; ++t) {
@@ -368,7 +371,10 @@ class Rebuilder {
               const auto at_end = [&](bool input_side, PieceKind kind) {
                 // the traced part whose end is alike: the first one's input side, the last one's output side
                 const bool special = input_side ? first : last;
-                const std::int32_t source = input_side ? (special ? 0 : old_parts - 1) : (special ? old_parts - 1 : 0);
+                std::int32_t source = input_side ? (special ? 0 : old_parts - 1) : (special ? old_parts - 1 : 0);
+                // best the part that the layer beside it is of: all ranks cut layers in their own place
+                const std::int32_t beside = old_layer(part * part_layers + (input_side ? 0 : part_layers - 1)) / old_layers;
+                if (special == (beside == (input_side ? 0 : old_parts - 1))) source = beside;
                 const std::uint32_t r = column.rank[static_cast<std::size_t>(source % old_stages)];
                 const std::uint32_t piece = pass_piece(r, step, source / old_stages, from, kind);
                 if (piece == kNone) return;
@@ -386,8 +392,7 @@ class Rebuilder {
                 for (std::int32_t j = 0; j < part_layers; ++j) {
                   const std::int32_t own = kind == PieceKind::forward_layer ? j : part_layers - 1 - j;
                   const std::int32_t global = part * part_layers + own;
-                  const auto alike_layer = static_cast<std::int32_t>(
-                      (2 * static_cast<std::int64_t>(global) + 1) * old.layout.layers / (2 * l.layers));
+                  const std::int32_t alike_layer = old_layer(global);
                   const std::int32_t old_part = alike_layer / old_layers, old_own = alike_layer % old_layers;
                   const std::uint32_t r = column.rank[static_cast<std::size_t>(old_part % old_stages)];
                   const std::uint32_t piece =
