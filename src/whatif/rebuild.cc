@@ -749,6 +749,25 @@ class Rebuilder {
         }
       at.carries[kernels[best]].push_back(k);
     }
+    if (schedule.overlap && !in_order_of_streams(slot, at)) {
+      for (auto& carries : at.carries) carries.clear();
+      std::size_t next = 0;
+      for (std::uint32_t k = 0; k < slot.transfers.size(); ++k) {
+        at.carries[kernels[next]].push_back(k);
+        if (next + 1 < kernels.size()) ++next;
+      }
+    }
+  }
+  // Whether transfers that share a stream are issued in the schedule's order: both peers must have the same.
+  bool in_order_of_streams(const Slot& slot, const Cursor& at) const {
+    std::map<std::uint32_t, std::uint32_t> last;  // by stream
+    for (const auto& carries : at.carries)
+      for (const std::uint32_t k : carries) {
+        const auto [it, fresh] = last.try_emplace(exchange_role(slot.transfers[k]), k);
+        if (!fresh && k < it->second) return false;
+        it->second = k;
+      }
+    return true;
   }
 
   // False: waits for another rank, or an inserted piece comes first.
