@@ -93,7 +93,11 @@ class RankDissector {
     for (const std::uint32_t n : *nodes) {
       const NodeKind kind = g.kind[n];
       if (kind == NodeKind::host || kind == NodeKind::rendezvous || kind == NodeKind::stall) continue;
-      for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e) {
+      // a pause of the device before a task has the task's launch
+      std::uint32_t launched = n;
+      for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e)
+        if (g.pred_kind[e] == EdgeKind::stall && g.pred[e] != kNoNode) launched = raw(g.pred[e]);
+      for (std::uint32_t e = g.first_pred[launched]; e < g.first_pred[launched + 1]; ++e) {
         if (g.pred_kind[e] != EdgeKind::launch || g.pred[e] == kNoNode) continue;
         const std::uint32_t call = raw(g.pred[e]);
         const std::uint32_t name =

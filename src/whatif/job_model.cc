@@ -189,7 +189,8 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   job.net = learn_network(traces, build, job.base.layout);
   job.slow.assign(g.ranks.size(), 1);
   for (const Straggler& s : find_stragglers(traces, build))
-    if (s.kind == StragglerKind::compute) job.slow[s.rank] = s.slower;
+    // alone in its stage a rank has no peers: the last stage's products of the head are not slow ones of its layers
+    if (s.kind == StragglerKind::compute && layout.tp * layout.dp > 1) job.slow[s.rank] = s.slower;
   return job;
 }
 

@@ -948,6 +948,12 @@ class Rebuilder {
       factor = parameter_factor(rank, use.rank) * shard_factor();
     if (!host && !rates.slow.empty() && !communicates) factor *= slowness(rank) / rates.slow[use.rank];
     if (factor != 1) took = std::llround(static_cast<double>(took) * factor);
+    // An unexplained pause before the first work of a pass is the waiting for its input: of several events that calls
+    // waited for, the trace does not tell which is which.
+    const Piece& piece = program.anatomy.ranks[use.rank].pieces[use.piece];
+    if (g.kind[item.node] == NodeKind::stall && overlaps(old) &&
+        (kind == PieceKind::forward_begin || kind == PieceKind::backward_begin || piece.layer == 0))
+      took = 0;
     const bool meets = communicates && c.rows[item.comm].last != c.rows[item.comm].node;
     const std::uint32_t node = add_node(r, item, meets ? 0 : took, g.at_begin[item.node]);
     if (weights && host) out->build.graph.lane[node] = rank.lane[lane];
