@@ -133,8 +133,9 @@ Event send_or_receive(const CommContext& c, HostThread& t, Communicator& group, 
   rec.set_shapes(op, dims, types);
   const OpId params = rec.open(t, OpKind::cpu_op, "record_param_comms", 4'200);
   const auto peer = static_cast<std::int32_t>(x.peer);
-  const std::uint32_t comm = add_comm(rec, &group, {x.send ? "send" : "recv", x.elements, "BFloat16", ++group.p2p_calls,
-                                                    x.send ? -1 : peer, x.send ? peer : -1});
+  const std::uint32_t comm = add_comm(
+      rec, &group,
+      {x.send ? "send" : "recv", x.elements, "BFloat16", ++group.p2p_calls, x.send ? -1 : peer, x.send ? peer : -1});
   rec.set_comm(params, comm);
   rec.set_shapes(params, dims, types);
   rec.wait(t, group.stream, rec.record(t, c.compute));

@@ -117,8 +117,8 @@ class GptRank {
   std::int64_t sequence_ = 9'000;
   // By chunk: of micro-batches whose backward pass is to come, oldest first.
   std::vector<std::vector<std::vector<TapeEntry>>> tapes_;
-  std::int64_t chunk_ = 0;                    // of the pass that runs
-  std::vector<Communicator> peers_;           // several chunks: sends and receives with one peer, or of one kind
+  std::int64_t chunk_ = 0;           // of the pass that runs
+  std::vector<Communicator> peers_;  // several chunks: sends and receives with one peer, or of one kind
   std::int64_t step_ = 0;
   bool last_pass_ = false;  // backward, of the last micro-batch
   std::vector<Event> gradients_ready_;
@@ -345,7 +345,8 @@ void GptRank::embedding() {
       kernel("void at::native::(anonymous namespace)::indexSelectLargeIndex<c10::BFloat16, long, unsigned int, 2, "
              "2, -2, true>(at::cuda::detail::TensorInfo<c10::BFloat16, unsigned int>)",
              streaming(gpu_, 4 * tokens_ * job_.hidden), 128));
-  if (job_.tp > 1) wait_for_result(comm_, *thread_, all_reduce(comm_, *thread_, tensor_, tokens_ * job_.hidden, Dtype::bf16));
+  if (job_.tp > 1)
+    wait_for_result(comm_, *thread_, all_reduce(comm_, *thread_, tensor_, tokens_ * job_.hidden, Dtype::bf16));
 }
 
 void GptRank::loss() {
@@ -593,9 +594,9 @@ Event GptRank::transfer(const Transfer& t) {
 
 // Interleaved 1F1B with sends and receives beside the passes; what a pass works on is waited for before it.
 void GptRank::interleaved() {
-  const auto made = make_schedule(ScheduleKind::interleaved, static_cast<std::int32_t>(job_.pp),
-                                  static_cast<std::int32_t>(job_.chunks),
-                                  static_cast<std::int32_t>(job_.num_microbatches), true);
+  const auto made =
+      make_schedule(ScheduleKind::interleaved, static_cast<std::int32_t>(job_.pp),
+                    static_cast<std::int32_t>(job_.chunks), static_cast<std::int32_t>(job_.num_microbatches), true);
   if (!made) return;
   std::vector<std::pair<Transfer, Event>> received;
   const auto& slots = made->stage[static_cast<std::size_t>(stage_)];

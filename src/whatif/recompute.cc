@@ -26,8 +26,8 @@ class Changer {
 
   Result<Changed> run(Recompute from, Recompute to) {
     auto made = make_schedule(base.schedule, static_cast<std::int32_t>(base.layout.pp), base.chunks,
-                              static_cast<std::int32_t>(base.layout.num_microbatches),
-                              base.overlap && base.chunks > 1, base.all_forward_first);
+                              static_cast<std::int32_t>(base.layout.num_microbatches), base.overlap && base.chunks > 1,
+                              base.all_forward_first);
     if (!made) return tl::unexpected(made.error());
     schedule = std::move(*made);
     for (rank = 0; rank < program.pieces.size(); ++rank) {
@@ -274,7 +274,7 @@ class Changer {
   Schedule schedule;
   std::uint32_t rank = 0;
   Operators operators;
-  std::vector<std::uint32_t> launch_of;                             // by row of the trace
+  std::vector<std::uint32_t> launch_of;                                  // by row of the trace
   std::vector<std::pair<std::int32_t, std::int32_t>> forward, backward;  // chunk, micro-batch by number of the pass
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::int32_t>, std::uint32_t> forward_pieces;
   Changed changed;

@@ -56,10 +56,9 @@ struct Schedule {
 // interleaved is 1F1B. With one stage there are no transfers.
 // `overlap`: sends and receives beside the passes (Megatron's overlap_p2p_comm, its default for several chunks): the
 // transfers of a forward are issued before the backward that follows it, not together with those of that backward.
-// `all_forward_first`: interleaved, as many micro-batches as stages, all forwards come before all backwards (Megatron-LM
-// up to core 0.8; later versions do without).
-// Errors: a number below 1, or too large; chunks without interleaving; micro-batches that the stages do not divide,
-// interleaved; overlap of one chunk.
+// `all_forward_first`: interleaved, as many micro-batches as stages, all forwards come before all backwards
+// (Megatron-LM up to core 0.8; later versions do without). Errors: a number below 1, or too large; chunks without
+// interleaving; micro-batches that the stages do not divide, interleaved; overlap of one chunk.
 Result<Schedule> make_schedule(ScheduleKind kind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches,
                                bool overlap = false, bool all_forward_first = true);
 

@@ -21,7 +21,8 @@ void mark_weight_gradients(Program& program, const TraceSet& traces, const Graph
         const Item& item = program.items[piece.first + i];
         if (g.kind[item.node] == NodeKind::host) continue;
         for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e)
-          if (program.edges[e].kind == EdgeKind::launch && program.edges[e].inside) calls[call[i] = program.edges[e].ref] = 1;
+          if (program.edges[e].kind == EdgeKind::launch && program.edges[e].inside)
+            calls[call[i] = program.edges[e].ref] = 1;
       }
       std::uint32_t before = kNone;  // the task before, on any stream
       for (std::uint32_t i = 0; i < piece.count; ++i) {
