@@ -195,8 +195,8 @@ class RankDissector {
       const Stretch found = longest_stretch(named[middle], period, 0);
       const auto same = [](const NamedCost& x, const NamedCost& y) { return x.name == y.name; };
       if (found.layers != model->second.layers ||
-          std::equal(named[middle].begin(), named[middle].end(), model->second.calls.begin(),
-                     model->second.calls.end(), same))
+          std::equal(named[middle].begin(), named[middle].end(), model->second.calls.begin(), model->second.calls.end(),
+                     same))
         continue;
       const std::size_t shift = shift_of_layers(named[middle], found, period);
       for (const std::size_t k : group) own[k] = {named[middle], period, found.layers, found.first + shift, shift};

@@ -56,10 +56,9 @@ bool recognise_schedule(const Anatomy& anatomy, const GraphBuild& build, JobShap
         else
           ++exchanges;
       count.first += order != anatomy.ranks[r].order;
-      count.second += exchanges != std::count_if(anatomy.ranks[r].pieces.begin(), anatomy.ranks[r].pieces.end(),
-                                                 [](const Piece& p) {
-                                                   return p.kind == PieceKind::exchange && p.step == 0;
-                                                 });
+      count.second +=
+          exchanges != std::count_if(anatomy.ranks[r].pieces.begin(), anatomy.ranks[r].pieces.end(),
+                                     [](const Piece& p) { return p.kind == PieceKind::exchange && p.step == 0; });
     }
     return count;
   };

@@ -113,9 +113,9 @@ class Rebuilder {
       }
     if (columns.empty())
       return fail("no pipeline of the traced job has all its stages in the traces", "", "give the traces of all ranks");
-    auto traced = make_schedule(old.schedule, static_cast<std::int32_t>(old.layout.pp), old.chunks,
-                                static_cast<std::int32_t>(old.layout.num_microbatches), overlaps(old),
-                                old.all_forward_first);
+    auto traced =
+        make_schedule(old.schedule, static_cast<std::int32_t>(old.layout.pp), old.chunks,
+                      static_cast<std::int32_t>(old.layout.num_microbatches), overlaps(old), old.all_forward_first);
     if (!traced) return tl::unexpected(traced.error());
     // pieces of every pass, by rank: part and micro-batch -> number of the pass
     pass_pieces.resize(g.ranks.size());
@@ -363,8 +363,8 @@ class Rebuilder {
               const bool first = part == 0, last = part == parts - 1;
               const bool forward = slot.pass == Pass::forward;
               const Use::Half half = schedule.kind != ScheduleKind::zero_bubble || forward ? Use::Half::both
-                                     : slot.pass == Pass::weight                          ? Use::Half::weight
-                                                                                          : Use::Half::input;
+                                     : slot.pass == Pass::weight                           ? Use::Half::weight
+                                                                                           : Use::Half::input;
               const bool reduces = half != Use::Half::input && !forward && last_backward(s, slot);
               const std::int32_t from = (slot.micro_batch + rotate) % old_micro;
               // where a pass begins and ends
@@ -373,7 +373,8 @@ class Rebuilder {
                 const bool special = input_side ? first : last;
                 std::int32_t source = input_side ? (special ? 0 : old_parts - 1) : (special ? old_parts - 1 : 0);
                 // best the part that the layer beside it is of: all ranks cut layers in their own place
-                const std::int32_t beside = old_layer(part * part_layers + (input_side ? 0 : part_layers - 1)) / old_layers;
+                const std::int32_t beside =
+                    old_layer(part * part_layers + (input_side ? 0 : part_layers - 1)) / old_layers;
                 if (special == (beside == (input_side ? 0 : old_parts - 1))) source = beside;
                 const std::uint32_t r = column.rank[static_cast<std::size_t>(source % old_stages)];
                 const std::uint32_t piece = pass_piece(r, step, source / old_stages, from, kind);
@@ -506,8 +507,8 @@ class Rebuilder {
     }
   }
 
-  // Streams of overlapped transfers, as torch and Megatron-LM have them: one for each peer, which both its sends and its
-  // receives share; of two stages, where next and previous are one peer, one for the sends and one for the receives
+  // Streams of overlapped transfers, as torch and Megatron-LM have them: one for each peer, which both its sends and
+  // its receives share; of two stages, where next and previous are one peer, one for the sends and one for the receives
   // (Megatron-LM takes another process group for one direction then).
   static constexpr std::uint32_t kExchangeStreams = 2;
   void add_exchange_streams(RankTrace& merged) {
@@ -1042,8 +1043,8 @@ class Rebuilder {
     const CommRow& was = c.rows[item.comm];
     edges = made.edges;
     if (before != kNone)
-      edges.push_back({before, EdgeKind::stream,
-                       g.ranks[rank.source].lags.at(EdgeKind::stream, NodeKind::comm, NodeKind::comm)});
+      edges.push_back(
+          {before, EdgeKind::stream, g.ranks[rank.source].lags.at(EdgeKind::stream, NodeKind::comm, NodeKind::comm)});
     if (edges.empty()) edges.push_back({kNone, EdgeKind::root, 0});
     const std::uint32_t node = add_node(made.rank, item, 0, g.at_begin[item.node]);
     out->build.graph.lane[node] = rank.lane[made.role];
@@ -1472,7 +1473,7 @@ class Rebuilder {
   std::vector<PassPieces> pass_pieces;
   std::vector<ExchangePiece> exchanges;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint8_t>, std::vector<const ExchangePiece*>> fitting;
-  std::map<std::uint32_t, std::uint8_t> named_mask;        // by row of the traced job
+  std::map<std::uint32_t, std::uint8_t> named_mask;           // by row of the traced job
   std::map<std::uint32_t, std::vector<Issued>> issued_after;  // by pending transfer
   Bucketing buckets;
   double gradient_bytes = 4;
