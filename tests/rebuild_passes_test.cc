@@ -95,12 +95,10 @@ struct Job {
 
 double error_pct(double predicted, double truth) { return 100 * (predicted / truth - 1); }
 
-JobShape interleaved(const JobShape& base, std::int32_t chunks) {
-  JobShape next = base;
-  next.schedule = chunks > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
-  next.chunks = chunks;
-  next.overlap = chunks > 1;
-  return next;
+JobShape scheduled(const JobShape& base, std::string_view schedule) {
+  const auto next = with_schedule(base, schedule);
+  EXPECT_TRUE(next.has_value()) << next.error().line();
+  return next ? *next : base;
 }
 
 // ---- interleaved ----
@@ -116,8 +114,8 @@ TEST(RebuildPasses, InterleavesAndBack) {
     const double truth = truth_of(plain), interleaved_truth = truth_of(chunks);
     EXPECT_LT(interleaved_truth, 0.97 * truth) << "the change is too small to show anything";
     const Job a(plain), b(chunks);
-    EXPECT_NEAR(error_pct(a.predicted(interleaved(a.model.base, 2)), interleaved_truth), 0, 0.5) << pp;
-    EXPECT_NEAR(error_pct(b.predicted(interleaved(b.model.base, 1)), truth), 0, 0.5) << pp;
+    EXPECT_NEAR(error_pct(a.predicted(scheduled(a.model.base, "interleaved:2")), interleaved_truth), 0, 0.5) << pp;
+    EXPECT_NEAR(error_pct(b.predicted(scheduled(b.model.base, "1f1b")), truth), 0, 0.5) << pp;
   }
 }
 
@@ -137,6 +135,19 @@ TEST(RebuildPasses, InterleavedBaseStaysAsItWas) {
     EXPECT_EQ(base.model.base.layout.layers, 16);
     EXPECT_NEAR(error_pct(base.predicted(base.model.base), truth_of(job)), 0, 0.02);
   }
+}
+
+TEST(RebuildPasses, SchedulesByName) {
+  JobShape job;
+  EXPECT_TRUE(with_schedule(job, "interleaved:3")->overlap);
+  EXPECT_EQ(with_schedule(job, "interleaved:3")->chunks, 3);
+  EXPECT_EQ(with_schedule(job, "interleaved:1")->schedule, ScheduleKind::one_f_one_b);
+  job.schedule = ScheduleKind::interleaved;
+  job.chunks = 2;  // sends and receives not beside its passes
+  EXPECT_FALSE(with_schedule(job, "interleaved:4")->overlap);
+  EXPECT_EQ(with_schedule(job, "zero-bubble")->chunks, 1);
+  for (const char* wrong : {"", "interleaved", "interleaved:", "interleaved:0", "interleaved:2x", "zero"})
+    EXPECT_FALSE(with_schedule(job, wrong).has_value()) << wrong;
 }
 
 // Other stages: peers share streams in another way, so the order of sends and receives matters.
@@ -159,7 +170,7 @@ TEST(RebuildPasses, OverlappedTransfersMeetOncePerEnd) {
   SyntheticJob job = small();
   job.steps = 1;
   const Job base(job);
-  const Rebuilt out = base.rebuilt(interleaved(base.model.base, 2));
+  const Rebuilt out = base.rebuilt(scheduled(base.model.base, "interleaved:2"));
   // Of a step 4 micro-batches: over the 3 borders between 4 parts, forward and backward.
   std::size_t transfers = 0;
   for (const Meeting& m : out.build.communication.meetings) {
@@ -184,14 +195,14 @@ TEST(RebuildPasses, RecomputesFromAllToAll) {
   job.steps = 1;
   const auto all = {Recompute::none, Recompute::selective, Recompute::full};
   for (const Recompute r : all) {
-    job.recompute = r;
+    job.recompute = static_cast<SyntheticJob::Recompute>(r);
     truth[r] = truth_of(job);
   }
   EXPECT_LT(1.01 * truth[Recompute::none], truth[Recompute::selective]);
   EXPECT_LT(1.1 * truth[Recompute::selective], truth[Recompute::full]);
   for (const Recompute from : all)
     for (const Recompute to : all) {
-      job.recompute = from;
+      job.recompute = static_cast<SyntheticJob::Recompute>(from);
       Job base(job);
       EXPECT_EQ(recompute_of(base.model.shape.recompute).value(), from);
       const Status done = base.recompute(from, to);
@@ -235,8 +246,7 @@ TEST(RebuildPasses, ZeroBubbleShortensTheBubble) {
   job.num_microbatches = 8;
   job.steps = 1;
   const Job base(job);
-  JobShape next = base.model.base;
-  next.schedule = ScheduleKind::zero_bubble;
+  const JobShape next = scheduled(base.model.base, "zero-bubble");
   // Weight gradients of a micro-batch on one stage: only they have this layout of operands.
   const double w = base.kernels(base.build.graph, base.traces, 0, "_nt_") / 8;
   const double before = base.predicted(base.model.base), after = base.predicted(next);
@@ -253,8 +263,7 @@ TEST(RebuildPasses, ZeroBubbleReducesGradientsAfterTheLastWeights) {
   job.dp = 2;
   job.steps = 1;
   const Job base(job);
-  JobShape next = base.model.base;
-  next.schedule = ScheduleKind::zero_bubble;
+  const JobShape next = scheduled(base.model.base, "zero-bubble");
   const Rebuilt out = base.rebuilt(next);
   const ExecGraph& g = out.build.graph;
   Replay r;
@@ -280,8 +289,7 @@ TEST(RebuildPasses, ZeroBubbleNeedsToKnowTheWeights) {
   SyntheticJob job = small();
   job.steps = 1;
   Job base(job);
-  JobShape next = base.model.base;
-  next.schedule = ScheduleKind::zero_bubble;
+  const JobShape next = scheduled(base.model.base, "zero-bubble");
   mark_weight_gradients(base.model.program, base.traces, base.build,
                         std::vector<std::uint8_t>(base.build.graph.size(), 0));
   RatesError error;

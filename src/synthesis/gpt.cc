@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "whatif/schedule.h"
-
 namespace orrery::synth {
 namespace {
 
@@ -65,7 +63,10 @@ class GptRank {
   void optimizer();
   void exchange(bool with_next, bool send, bool receive);
   void interleaved();
-  Event transfer(const Transfer& t);
+  struct Place {
+    std::int64_t micro_batch, chunk;
+  };
+  Event transfer(bool send, bool forward, const Place& p);
 
   // Forward pieces; each pushes its autograd node.
   void layer(std::int64_t l);
@@ -265,7 +266,7 @@ void GptRank::linear(std::string_view module_name, std::int64_t n, std::int64_t 
 }
 
 void GptRank::self_attention() {
-  if (job_.recompute == Recompute::selective && thread_ == &main_) return checkpoint(-1);
+  if (job_.recompute == SyntheticJob::Recompute::selective && thread_ == &main_) return checkpoint(-1);
   core_attention();
 }
 
@@ -391,7 +392,8 @@ void GptRank::forward(std::int64_t chunk) {
   modules_ = 0;
   if (first_stage() && chunk == 0) embedding();
   const std::int64_t per_part = job_.layers / job_.pp / job_.chunks;
-  for (std::int64_t l = 0; l < per_part; ++l) job_.recompute == Recompute::full ? checkpoint(l) : layer(l);
+  for (std::int64_t l = 0; l < per_part; ++l)
+    job_.recompute == SyntheticJob::Recompute::full ? checkpoint(l) : layer(l);
   if (last_stage() && chunk == job_.chunks - 1) loss();
 }
 
@@ -576,46 +578,59 @@ void GptRank::exchange(bool with_next, bool send, bool receive) {
   if (job_.p2p_sync) rec_.synchronize_device(main_);
 }
 
-Event GptRank::transfer(const Transfer& t) {
-  const std::int64_t across = job_.tp * job_.dp;
-  const std::int64_t peer = rank_ + (t.peer_stage - stage_) * across, sender = t.send ? rank_ : peer;
+// Several chunks: the input or output of a pass of this rank, from or to the part of the model beside it. Nothing at
+// the ends of the model.
+Event GptRank::transfer(bool send, bool forward, const Place& p) {
+  const std::int64_t towards = send == forward ? 1 : -1;  // the next part or the one before
+  const std::int64_t part = p.chunk * job_.pp + stage_, other = part + towards;
+  if (other < 0 || other >= job_.pp * job_.chunks) return {};
+  const std::int64_t peer = rank_ + (other % job_.pp - stage_) * job_.tp * job_.dp;
   // of two stages one direction uses the default group, else the streams are the peers'
-  const bool even = stage_ % 2 == 0;
-  const bool second = job_.pp == 2 ? t.send != even : direction_of(t) == Direction::previous;
+  const bool second = job_.pp == 2 ? send != (stage_ % 2 == 0) : towards < 0;
   Exchange x;
   x.peer = peer;
-  x.send = t.send;
-  x.receive = !t.send;
+  x.send = send;
+  x.receive = !send;
   x.elements = tokens_ * job_.hidden;
-  x.key = {2'000'000 + 2 * sender + (t.forward ? 1 : 0),
-           (step_ * job_.num_microbatches + t.micro_batch) * job_.chunks + t.chunk};
+  x.key = {2'000'000 + 2 * (send ? part : other) + (forward ? 1 : 0),
+           (step_ * job_.num_microbatches + p.micro_batch) * job_.tp * job_.dp + rank_ % (job_.tp * job_.dp)};
   return send_or_receive(comm_, main_, peers_[second ? 1 : 0], x);
 }
 
-// Interleaved 1F1B with sends and receives beside the passes; what a pass works on is waited for before it.
+// Interleaved 1F1B as Megatron-LM runs it with overlap of point-to-point: sends and receives are launched beside the
+// passes, what a pass works on is waited for before it.
 void GptRank::interleaved() {
-  const auto made =
-      make_schedule(ScheduleKind::interleaved, static_cast<std::int32_t>(job_.pp),
-                    static_cast<std::int32_t>(job_.chunks), static_cast<std::int32_t>(job_.num_microbatches), true);
-  if (!made) return;
-  std::vector<std::pair<Transfer, Event>> received;
-  const auto& slots = made->stage[static_cast<std::size_t>(stage_)];
-  for (const Slot& slot : slots) {
-    for (const Transfer& t : slot.transfers) {
-      const Event done = transfer(t);
-      if (!t.send) received.emplace_back(t, done);
-    }
-    if (!slot.is_pass) continue;
-    if (const auto input = input_of(*made, static_cast<std::int32_t>(stage_), slot)) {
-      const auto it = std::find_if(received.begin(), received.end(), [&](const auto& r) { return r.first == *input; });
-      wait_for_result(comm_, main_, it->second);
-      received.erase(it);
-    }
-    if (slot.pass == Pass::forward)
-      forward(slot.chunk);
+  const std::int64_t all = job_.num_microbatches * job_.chunks;
+  const std::int64_t warmup =
+      job_.num_microbatches == job_.pp ? all : std::min(all, (job_.pp - stage_ - 1) * 2 + (job_.chunks - 1) * job_.pp);
+  Event input[2];  // of the next backward and the next forward
+  const auto place = [&](bool forward, std::int64_t k) {
+    const std::int64_t chunk = k / job_.pp % job_.chunks;
+    return Place{k / (job_.pp * job_.chunks) * job_.pp + k % job_.pp, forward ? chunk : job_.chunks - 1 - chunk};
+  };
+  const auto ask = [&](bool forward, std::int64_t k) {
+    if (k < all) input[forward ? 1 : 0] = transfer(false, forward, place(forward, k));
+  };
+  const auto run = [&](bool is_forward, std::int64_t k) {
+    const Place p = place(is_forward, k);
+    if (!input[is_forward ? 1 : 0].tasks.empty()) wait_for_result(comm_, main_, input[is_forward ? 1 : 0]);
+    if (is_forward)
+      forward(p.chunk);
     else
-      backward(slot.chunk, slot.micro_batch == job_.num_microbatches - 1);
+      backward(p.chunk, p.micro_batch == job_.num_microbatches - 1);
+    // Megatron-LM's order of one call: to the previous stage, from it, to the next, from it
+    if (is_forward) ask(true, k + 1);
+    transfer(true, is_forward, p);
+    if (!is_forward) ask(false, k + 1);
+  };
+  ask(true, 0);
+  for (std::int64_t k = 0; k < warmup; ++k) run(true, k);
+  ask(false, 0);
+  for (std::int64_t k = warmup; k < all; ++k) {
+    run(true, k);
+    run(false, k - warmup);
   }
+  for (std::int64_t k = all - warmup; k < all; ++k) run(false, k);
 }
 
 // Non-interleaved 1F1B: as many forward passes first as there are stages behind, then one of each, then the rest.

@@ -48,7 +48,8 @@ Status check_job(const SyntheticJob& j) {
     const char* name;
     std::int64_t value, by;
     const char* by_name;
-  } divides[] = {{"layers", j.layers, j.pp * j.chunks, "pp times chunks"},
+  } divides[] = {{"layers", j.layers, j.pp, "pp"},
+                 {"layers of a stage", j.layers / j.pp, j.chunks, "chunks"},
                  {"num_microbatches", j.num_microbatches, j.chunks > 1 ? j.pp : 1, "pp"},
                  {"heads", j.heads, j.tp, "tp"},
                  {"vocab", j.vocab, j.tp, "tp"},

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "costs/memory.h"
 #include "data/trace.h"
 #include "graph/exec_graph.h"
 #include "replay/replay.h"
@@ -18,7 +17,7 @@ struct SyntheticJob {
   // The model: a GPT decoder, bf16, vocabulary split over tensor-parallel ranks.
   std::int64_t layers = 4, hidden = 2048, heads = 16, seq_length = 2048, vocab = 32'000;
   std::int64_t micro_batch_size = 1;
-  Recompute recompute = Recompute::none;
+  enum class Recompute : std::uint8_t { none, selective, full } recompute = Recompute::none;  // selective: attention
   // The layout. Rank order: tp fastest, then dp, then pp. 1F1B; with several chunks a stage interleaved, sends and
   // receives beside the passes.
   std::int64_t tp = 2, pp = 2, dp = 2, num_microbatches = 4, chunks = 1, gpus_per_node = 8;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -1493,6 +1494,26 @@ class Rebuilder {
 };
 
 }  // namespace
+
+Result<JobShape> with_schedule(const JobShape& job, std::string_view schedule) {
+  constexpr std::string_view kInterleaved = "interleaved:";
+  JobShape next = job;
+  next.chunks = 1;
+  if (schedule == "1f1b") {
+    next.schedule = ScheduleKind::one_f_one_b;
+  } else if (schedule == "zero-bubble") {
+    next.schedule = ScheduleKind::zero_bubble;
+  } else {
+    const std::string_view number = schedule.substr(std::min(schedule.size(), kInterleaved.size()));
+    const auto [end, wrong] = std::from_chars(number.data(), number.data() + number.size(), next.chunks);
+    if (!schedule.starts_with(kInterleaved) || wrong != std::errc{} || end != number.data() + number.size() ||
+        next.chunks < 1)
+      return fail("unknown schedule " + std::string(schedule), "", "1f1b, interleaved:V or zero-bubble");
+    next.schedule = next.chunks > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  }
+  next.overlap = next.chunks > 1 && (job.chunks > 1 ? job.overlap : true);
+  return next;
+}
 
 double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated, double positions) {
   const double attention = d.heads * d.head_dim, keys = d.kv_heads * d.head_dim;
