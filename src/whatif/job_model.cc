@@ -188,8 +188,17 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   job.net = learn_network(traces, build, job.base.layout);
   job.slow.assign(g.ranks.size(), 1);
   for (const Straggler& s : find_stragglers(traces, build))
-    // alone in its stage a rank has no peers: the last stage's products of the head are not slow ones of its layers
-    if (s.kind == StragglerKind::compute && layout.tp * layout.dp > 1) job.slow[s.rank] = s.slower;
+    if (s.kind == StragglerKind::compute) job.slow[s.rank] = s.slower;
+  // Beside the ranks of its own stage: others have other work under the same names, as the products of the head.
+  const std::int64_t stride = layout.pipeline_outermost ? layout.tp * layout.dp : layout.tp;
+  std::map<std::int64_t, std::vector<std::uint32_t>> stages;
+  for (std::uint32_t r = 0; r < g.ranks.size(); ++r) stages[g.ranks[r].rank / stride % layout.pp].push_back(r);
+  for (const auto& [stage, ranks] : stages) {
+    std::vector<double> slow;
+    for (const std::uint32_t r : ranks) slow.push_back(job.slow[r]);
+    std::sort(slow.begin(), slow.end());
+    for (const std::uint32_t r : ranks) job.slow[r] /= slow[(slow.size() - 1) / 2];
+  }
   return job;
 }
 
