@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string>
 #include <tuple>
@@ -174,6 +175,105 @@ TEST(Schedule, TimesAreThoseOfThePapers) {
         EXPECT_EQ(makespan(job, t), (m * v + p - 1) * (t.forward + t.backward)) << v << " chunks";
       }
     }
+}
+
+// Runs the stages with transfers that take no time and go on beside the passes: a stage only waits for what a pass
+// works on. Both ends have issued a transfer before it is done; those of one stream, as torch and Megatron-LM share
+// streams (a stage and each of its peers, of two stages one for each direction), come one after the other. -1 = a
+// deadlock.
+double makespan_beside(const Schedule& job, Times t) {
+  using Name = std::tuple<int, bool, int, int>;  // sender, forward, chunk, micro-batch
+  struct Issued {
+    Name name;
+    double at;
+  };
+  const int p = job.stages;
+  std::vector<double> now(job.stage.size(), 0);
+  std::vector<std::size_t> at(job.stage.size(), 0);
+  std::vector<std::array<std::vector<Issued>, 2>> stream(job.stage.size());
+  std::vector<std::array<std::size_t, 2>> head(job.stage.size(), {0, 0});
+  std::map<Name, double> done;
+  std::map<Name, int> sends, receives;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int s = 0; s < p; ++s) {
+      const auto row = static_cast<std::size_t>(s);
+      while (at[row] < job.stage[row].size()) {
+        const Slot& slot = job.stage[row][at[row]];
+        if (const auto input = input_of(job, s, slot)) {
+          const auto ready = done.find({input->peer_stage, input->forward, input->chunk, input->micro_batch});
+          if (ready == done.end()) break;
+          now[row] = std::max(now[row], ready->second);
+        }
+        if (slot.is_pass) now[row] += slot.pass == Pass::forward ? t.forward : t.backward;
+        for (const Transfer& x : slot.transfers) {
+          const Name name{x.send ? s : x.peer_stage, x.forward, x.chunk, x.micro_batch};
+          ++(x.send ? sends : receives)[name];
+          const bool second = p == 2 ? !x.send : direction_of(x) == Direction::previous;
+          stream[row][second ? 1 : 0].push_back({name, now[row]});
+        }
+        ++at[row];
+        moved = true;
+      }
+    }
+    // transfers that both ends have come to
+    std::map<Name, std::vector<std::pair<std::size_t, std::size_t>>> next;
+    for (std::size_t s = 0; s < stream.size(); ++s)
+      for (std::size_t k = 0; k < 2; ++k)
+        if (head[s][k] < stream[s][k].size()) next[stream[s][k][head[s][k]].name].emplace_back(s, k);
+    for (const auto& [name, ends] : next) {
+      if (ends.size() < 2) continue;
+      double when = 0;
+      for (const auto& [s, k] : ends) when = std::max(when, stream[s][k][head[s][k]++].at);
+      done[name] = when;
+      moved = true;
+    }
+  }
+  for (std::size_t s = 0; s < job.stage.size(); ++s)
+    if (at[s] < job.stage[s].size() || head[s][0] < stream[s][0].size() || head[s][1] < stream[s][1].size()) return -1;
+  EXPECT_EQ(sends, receives);
+  for (const auto& [name, times] : sends) EXPECT_EQ(times, 1);
+  return *std::max_element(now.begin(), now.end());
+}
+
+TEST(Schedule, InterleavedWithTransfersBeside) {
+  const auto job = make_schedule(ScheduleKind::interleaved, 2, 2, 4, true);
+  ASSERT_TRUE(job.has_value());
+  EXPECT_TRUE(job->overlap);
+  // What a forward hands over goes before the backward behind it, and what that needs was asked for after the last one.
+  EXPECT_EQ(text(*job, 0),
+            "F0.0 (>1+0.0) F1.0 (<1+0.0 >1+1.0) F0.1 (<1+1.0 >1+0.1) F1.1 (>1+1.1 <1-0.1) "
+            "F2.0 (>1+2.0) B0.1 (>1-0.1 <1-1.1) F3.0 (<1+2.0 >1+3.0) B1.1 (>1-1.1 <1-0.0) "
+            "F2.1 (<1+3.0 >1+2.1) B0.0 (<1-1.0) F3.1 (>1+3.1) B1.0 (<1-2.1) "
+            "B2.1 (>1-2.1 <1-3.1) B3.1 (>1-3.1 <1-2.0) B2.0 (<1-3.0) B3.0");
+  EXPECT_FALSE(make_schedule(ScheduleKind::one_f_one_b, 2, 1, 4, true).has_value());
+}
+
+TEST(Schedule, TransfersBesideNeverWaitForEachOther) {
+  const Times t{3, 5, 0};
+  for (const int p : {2, 3, 4, 7, 8})
+    for (const int groups : {1, 2, 3, 5})
+      for (const int v : {2, 3, 5})
+        for (const bool all_forward_first : {true, false}) {
+          const int m = groups * p;
+          const auto job = make_schedule(ScheduleKind::interleaved, p, v, m, true, all_forward_first);
+          ASSERT_TRUE(job.has_value());
+          EXPECT_EQ(makespan_beside(*job, t), (m * v + p - 1) * (t.forward + t.backward))
+              << p << " stages, " << m << " micro-batches, " << v << " chunks";
+        }
+}
+
+// Later versions of Megatron-LM begin with backwards as soon as they can, also with as many micro-batches as stages.
+TEST(Schedule, WarmUpOfAsManyMicroBatchesAsStages) {
+  const auto passes = [](bool all_forward_first) {
+    std::string order;
+    const auto job = make_schedule(ScheduleKind::interleaved, 2, 2, 2, false, all_forward_first);
+    for (const Slot& slot : job->stage[1])
+      if (slot.is_pass) order += "FBW"[static_cast<int>(slot.pass)];
+    return order;
+  };
+  EXPECT_EQ(passes(true), "FFFFBBBB");
+  EXPECT_EQ(passes(false), "FFFBFBBB");
 }
 
 // The activations of p (1 + (p - 1) / (p v)) micro-batches on the first stage (Korthikanti et al. 2022, section 4.2.3).

@@ -150,4 +150,37 @@ Event send_receive(const CommContext& c, HostThread& t, Communicator& group, con
   return rec.record(t, group.stream);
 }
 
+Event send_or_receive(const CommContext& c, HostThread& t, Communicator& group, const Exchange& x) {
+  Recorder& rec = c.rec;
+  const std::string dims = fmt::format("[[{}]]", x.elements);
+  const std::string_view types = "[\"c10::BFloat16\"]";
+  const OpId op = rec.open(t, OpKind::cpu_op, x.send ? "c10d::send" : "c10d::recv_", 8'000);
+  rec.set_shapes(op, dims, types);
+  const OpId params = rec.open(t, OpKind::cpu_op, "record_param_comms", 4'200);
+  const auto peer = static_cast<std::int32_t>(x.peer);
+  const std::uint32_t comm = add_comm(
+      rec, &group,
+      {x.send ? "send" : "recv", x.elements, "BFloat16", ++group.p2p_calls, x.send ? -1 : peer, x.send ? peer : -1});
+  rec.set_comm(params, comm);
+  rec.set_shapes(params, dims, types);
+  rec.wait(t, group.stream, rec.record(t, c.compute));
+  rec.open(t, OpKind::user_annotation, x.send ? "nccl:send" : "nccl:recv", 1'100);
+  TaskSpec task;
+  task.name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)";
+  task.meets = true;
+  task.key = x.key;
+  task.duration = vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), group.one_node));
+  task.blocks = 4;
+  task.threads = 544;
+  task.registers = 96;
+  task.comm = comm;
+  task.group = group.info.desc;
+  launch_nccl(c, t, group, task);
+  rec.close(t, kOpTail);
+  const Event done = rec.record(t, group.stream);
+  rec.close(t, 4'000);
+  rec.close(t, kOpTail);
+  return done;
+}
+
 }  // namespace orrery::synth

@@ -52,5 +52,7 @@ struct Exchange {
   GraphDraft::MeetingKey key{};
 };
 Event send_receive(const CommContext& c, HostThread& t, Communicator& group, const Exchange& x);
+// One send or one receive as a kernel of its own, which carries its arguments.
+Event send_or_receive(const CommContext& c, HostThread& t, Communicator& group, const Exchange& x);
 
 }  // namespace orrery::synth

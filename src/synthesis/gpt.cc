@@ -12,7 +12,17 @@ constexpr std::string_view kLinear = "LinearWithGradAccumulationAndAsyncCommunic
 
 // A node of the autograd graph, pushed by the forward pass and worked off from the end by the backward pass.
 struct TapeEntry {
-  enum class Kind : std::uint8_t { fused_add, reduce, linear, gelu, attention, layer_norm, embedding, loss };
+  enum class Kind : std::uint8_t {
+    fused_add,
+    reduce,
+    linear,
+    gelu,
+    attention,
+    layer_norm,
+    embedding,
+    loss,
+    checkpoint  // of layer `m`, or of an attention where -1
+  };
   Kind kind;
   OpId op;
   std::int64_t sequence;
@@ -48,18 +58,26 @@ class GptRank {
   // Program structure.
   void step(std::int64_t number);
   void schedule();
-  void forward();
-  void backward(bool last);
+  void forward(std::int64_t chunk);
+  void backward(std::int64_t chunk, bool last);
   void optimizer();
   void exchange(bool with_next, bool send, bool receive);
+  void interleaved();
+  struct Place {
+    std::int64_t micro_batch, chunk;
+  };
+  Event transfer(bool send, bool forward, const Place& p);
 
   // Forward pieces; each pushes its autograd node.
   void layer(std::int64_t l);
+  void checkpoint(std::int64_t l);
+  void again(std::int64_t l);
   void embedding();
   void loss();
   void layer_norm(std::int64_t bucket = 0);
   void linear(std::string_view module_name, std::int64_t n, std::int64_t k, bool by_column);
   void self_attention();
+  void core_attention();
   void fused_add();
   void gelu();
 
@@ -74,7 +92,7 @@ class GptRank {
   Scope module(std::string_view name);
   Scope op(HostThread& t, std::string_view name, Ns lead = kOpLead, Ns tail = kOpTail);
   Scope annotation(std::string_view name, Ns lead = 2'500);
-  OpId last_op() const { return main_.open.back().op; }
+  OpId last_op() const { return thread_->open.back().op; }
   std::int64_t next_sequence(OpId forward) {
     rec_.set_sequence(forward, sequence_, 0);
     return sequence_++;
@@ -84,6 +102,7 @@ class GptRank {
   std::string shape(std::int64_t a, std::int64_t b) const { return fmt::format("[{}, {}]", a, b); }
   bool first_stage() const { return stage_ == 0; }
   bool last_stage() const { return stage_ == job_.pp - 1; }
+  std::vector<TapeEntry>& tape() { return tapes_[static_cast<std::size_t>(chunk_)].back(); }
   std::int64_t layer_parameters() const { return 12 * job_.hidden * job_.hidden / job_.tp; }
 
   const SyntheticJob& job_;
@@ -92,12 +111,18 @@ class GptRank {
   std::int64_t rank_, stage_;
   std::int64_t tokens_, ffn_;
   HostThread main_, autograd_;
+  HostThread* thread_ = &main_;  // that runs forward work
   std::uint32_t compute_ = 0;
   Communicator tensor_, pipeline_, data_, model_, world_;
   CommContext comm_;
   std::int64_t exchanges_[2] = {0, 0};  // with the previous and the next stage
   std::int64_t sequence_ = 9'000;
-  std::vector<std::vector<TapeEntry>> tapes_;  // of micro-batches whose backward pass is to come, oldest first
+  // By chunk: of micro-batches whose backward pass is to come, oldest first.
+  std::vector<std::vector<std::vector<TapeEntry>>> tapes_;
+  std::int64_t chunk_ = 0;           // of the pass that runs
+  std::vector<Communicator> peers_;  // several chunks: sends and receives with one peer, or of one kind
+  std::int64_t step_ = 0;
+  bool last_pass_ = false;  // backward, of the last micro-batch
   std::vector<Event> gradients_ready_;
   std::vector<std::int64_t> buckets_;  // of the step: gradients in each
   std::int64_t modules_ = 0;           // numbered within a forward pass, as Kineto numbers instances of a class
@@ -138,16 +163,27 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
     rec.mark_internal(c->internal);
     number += 4;
   }
+  if (job_.chunks == 1 || job_.pp == 1) return;
+  for (int i = 0; i < 2; ++i) {
+    Communicator peer = pipeline_;
+    if (i == 1 && job_.pp == 2) peer.info = groups.front();
+    peer.stream = rec.add_stream(number);
+    peer.internal = rec.add_stream(number + 1);
+    rec.mark_internal(peer.internal);
+    number += 4;
+    peers_.push_back(std::move(peer));
+  }
 }
 
 void GptRank::run() {
+  tapes_.resize(static_cast<std::size_t>(job_.chunks));
   for (std::int64_t s = 0; s < job_.steps; ++s) step(job_.first_step + s);
 }
 
 Scope GptRank::python(std::string_view name) {
   if (!job_.modules) return {};
-  rec_.open(main_, OpKind::python, name, kPythonLead);
-  return {rec_, main_, kPythonTail};
+  rec_.open(*thread_, OpKind::python, name, kPythonLead);
+  return {rec_, *thread_, kPythonTail};
 }
 
 Scope GptRank::module(std::string_view name) { return python(fmt::format("nn.Module: {}", name)); }
@@ -198,49 +234,54 @@ TaskSpec GptRank::gemm_kernel(std::int64_t m, std::int64_t n, std::int64_t k, st
 
 void GptRank::layer_norm(std::int64_t bucket) {
   const Scope m = module(fmt::format("FusedLayerNorm_{}", modules_++));
-  const Scope outer = op(main_, "aten::layer_norm");
-  const Scope inner = op(main_, "aten::native_layer_norm", 2'800);
+  const Scope outer = op(*thread_, "aten::layer_norm");
+  const Scope inner = op(*thread_, "aten::native_layer_norm", 2'800);
   const OpId id = last_op();
   rec_.set_shapes(id,
                   fmt::format("[[{}, {}, {}], [{}]]", job_.seq_length, job_.micro_batch_size, job_.hidden, job_.hidden),
                   fmt::format("[{}, {}]", kBf16, kBf16));
-  rec_.launch(main_, compute_,
+  rec_.launch(*thread_, compute_,
               kernel("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int, "
                      "float, c10::BFloat16 const*, c10::BFloat16 const*, c10::BFloat16 const*, float*, float*, "
                      "c10::BFloat16*)",
                      streaming(gpu_, 4 * tokens_ * job_.hidden), 128),
               "cudaLaunchKernel");
-  tapes_.back().push_back({TapeEntry::Kind::layer_norm, id, next_sequence(id), 0, 0, 0, false, bucket});
+  tape().push_back({TapeEntry::Kind::layer_norm, id, next_sequence(id), 0, 0, 0, false, bucket});
 }
 
 void GptRank::linear(std::string_view module_name, std::int64_t n, std::int64_t k, bool by_column) {
   const Scope m = module(fmt::format("{}_{}", module_name, modules_++));
   {
-    const Scope outer = op(main_, kLinear, 11'000, 2'500);
+    const Scope outer = op(*thread_, kLinear, 11'000, 2'500);
     const OpId id = last_op();
     rec_.set_shapes(id, fmt::format("[{}, {}]", shape(tokens_, k), shape(n, k)), fmt::format("[{}, {}]", kBf16, kBf16));
-    tapes_.back().push_back({TapeEntry::Kind::linear, id, next_sequence(id), tokens_, n, k, by_column && job_.tp > 1});
-    const Scope inner = op(main_, "aten::mm", 6'000);
+    tape().push_back({TapeEntry::Kind::linear, id, next_sequence(id), tokens_, n, k, by_column && job_.tp > 1});
+    const Scope inner = op(*thread_, "aten::mm", 6'000);
     rec_.set_shapes(last_op(), fmt::format("[{}, {}]", shape(tokens_, k), shape(k, n)),
                     fmt::format("[{}, {}]", kBf16, kBf16));
-    rec_.launch(main_, compute_, gemm_kernel(tokens_, n, k, "tn"), "cudaLaunchKernel");
+    rec_.launch(*thread_, compute_, gemm_kernel(tokens_, n, k, "tn"), "cudaLaunchKernel");
   }
   if (by_column || job_.tp == 1) return;
-  const Scope reduce = op(main_, "_ReduceFromModelParallelRegion", 8'000);
+  const Scope reduce = op(*thread_, "_ReduceFromModelParallelRegion", 8'000);
   const OpId id = last_op();
-  tapes_.back().push_back({TapeEntry::Kind::reduce, id, next_sequence(id)});
-  wait_for_result(comm_, main_, all_reduce(comm_, main_, tensor_, tokens_ * n, Dtype::bf16));
+  tape().push_back({TapeEntry::Kind::reduce, id, next_sequence(id)});
+  wait_for_result(comm_, *thread_, all_reduce(comm_, *thread_, tensor_, tokens_ * n, Dtype::bf16));
 }
 
 void GptRank::self_attention() {
+  if (job_.recompute == SyntheticJob::Recompute::selective && thread_ == &main_) return checkpoint(-1);
+  core_attention();
+}
+
+void GptRank::core_attention() {
   const std::int64_t heads = job_.heads / job_.tp, head_dim = job_.hidden / job_.heads;
   const Scope m = module(fmt::format("FlashSelfAttention_{}", modules_++));
-  const Scope outer = op(main_, "FlashAttnFunc", 4'000);
+  const Scope outer = op(*thread_, "FlashAttnFunc", 4'000);
   const OpId id = last_op();
   const std::string one = fmt::format("[{}, {}, {}, {}]", job_.micro_batch_size, job_.seq_length, heads, head_dim);
   rec_.set_shapes(id, fmt::format("[{}, {}, {}]", one, one, one), fmt::format("[{}, {}, {}]", kBf16, kBf16, kBf16));
-  tapes_.back().push_back({TapeEntry::Kind::attention, id, next_sequence(id)});
-  rec_.kernel_op(main_, "flash_attn::_flash_attn_forward", compute_,
+  tape().push_back({TapeEntry::Kind::attention, id, next_sequence(id)});
+  rec_.kernel_op(*thread_, "flash_attn::_flash_attn_forward", compute_,
                  kernel("void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, "
                         "cutlass::bfloat16_t>, false, true, false, false, true, false>(Flash_fwd_params)",
                         attention(gpu_, job_.micro_batch_size, job_.seq_length, heads, head_dim), 128, 255));
@@ -248,18 +289,18 @@ void GptRank::self_attention() {
 
 void GptRank::fused_add() {
   const OpId id =
-      rec_.kernel_op(main_, "triton_poi_fused_add_native_dropout_0", compute_,
+      rec_.kernel_op(*thread_, "triton_poi_fused_add_native_dropout_0", compute_,
                      kernel("triton_poi_fused_add_native_dropout_0", streaming(gpu_, 7 * tokens_ * job_.hidden), 128),
                      "cuLaunchKernel");
-  tapes_.back().push_back({TapeEntry::Kind::fused_add, id, next_sequence(id)});
+  tape().push_back({TapeEntry::Kind::fused_add, id, next_sequence(id)});
 }
 
 void GptRank::gelu() {
   const std::int64_t n = ffn_ / job_.tp;
-  const OpId id = rec_.kernel_op(main_, "GeLUFunction", compute_,
+  const OpId id = rec_.kernel_op(*thread_, "GeLUFunction", compute_,
                                  kernel("triton_poi_fused_add_mul_tanh_1", streaming(gpu_, 4 * tokens_ * n), 128),
                                  "cuLaunchKernel");
-  tapes_.back().push_back({TapeEntry::Kind::gelu, id, next_sequence(id), tokens_, n});
+  tape().push_back({TapeEntry::Kind::gelu, id, next_sequence(id), tokens_, n});
 }
 
 void GptRank::layer(std::int64_t l) {
@@ -285,65 +326,78 @@ void GptRank::layer(std::int64_t l) {
 
 void GptRank::embedding() {
   {
-    const Scope to = op(main_, "aten::_to_copy", 9'000);
-    const Scope copy = op(main_, "aten::copy_", 3'000);
+    const Scope to = op(*thread_, "aten::_to_copy", 9'000);
+    const Scope copy = op(*thread_, "aten::copy_", 3'000);
     TaskSpec t;
     t.kind = OpKind::memcpy;
     t.name = "Memcpy HtoD (Pinned -> Device)";
     t.bytes = 16 * tokens_;
     t.duration = 1'200 + t.bytes / 20;
-    rec_.launch(main_, compute_, t, "cudaMemcpyAsync");
+    rec_.launch(*thread_, compute_, t, "cudaMemcpyAsync");
   }
   const Scope m = module("LanguageModelEmbedding_0");
-  const Scope outer = op(main_, "aten::embedding");
+  const Scope outer = op(*thread_, "aten::embedding");
   const OpId id = last_op();
   rec_.set_shapes(
       id,
       fmt::format("[{}, {}]", shape(job_.vocab / job_.tp, job_.hidden), shape(job_.micro_batch_size, job_.seq_length)),
       fmt::format("[{}, \"long int\"]", kBf16));
-  tapes_.back().push_back(
+  tape().push_back(
       {TapeEntry::Kind::embedding, id, next_sequence(id), 0, 0, 0, false, job_.vocab * job_.hidden / job_.tp});
   rec_.kernel_op(
-      main_, "aten::index_select", compute_,
+      *thread_, "aten::index_select", compute_,
       kernel("void at::native::(anonymous namespace)::indexSelectLargeIndex<c10::BFloat16, long, unsigned int, 2, "
              "2, -2, true>(at::cuda::detail::TensorInfo<c10::BFloat16, unsigned int>)",
              streaming(gpu_, 4 * tokens_ * job_.hidden), 128));
-  if (job_.tp > 1) wait_for_result(comm_, main_, all_reduce(comm_, main_, tensor_, tokens_ * job_.hidden, Dtype::bf16));
+  if (job_.tp > 1)
+    wait_for_result(comm_, *thread_, all_reduce(comm_, *thread_, tensor_, tokens_ * job_.hidden, Dtype::bf16));
 }
 
 void GptRank::loss() {
   const std::int64_t n = job_.vocab / job_.tp;
   layer_norm(n * job_.hidden);
   linear("ColumnParallelLinear", n, job_.hidden, true);
-  const Scope outer = op(main_, "_VocabParallelCrossEntropy", 9'000);
+  const Scope outer = op(*thread_, "_VocabParallelCrossEntropy", 9'000);
   const OpId id = last_op();
-  tapes_.back().push_back({TapeEntry::Kind::loss, id, next_sequence(id), tokens_, n});
+  tape().push_back({TapeEntry::Kind::loss, id, next_sequence(id), tokens_, n});
   rec_.kernel_op(
-      main_, "aten::exp", compute_,
+      *thread_, "aten::exp", compute_,
       kernel("void at::native::vectorized_elementwise_kernel<4, at::native::exp_kernel_cuda(at::TensorIteratorBase&)"
              "::{lambda()#1}, at::detail::Array<char*, 2> >(int)",
              streaming(gpu_, 6 * tokens_ * n), 128));
   rec_.kernel_op(
-      main_, "aten::sum", compute_,
+      *thread_, "aten::sum", compute_,
       kernel("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<float, "
              "at::native::sum_functor<float, float, float> >, unsigned int, float, 4> >()",
              streaming(gpu_, 4 * tokens_ * n), 512));
-  if (job_.tp > 1) wait_for_result(comm_, main_, all_reduce(comm_, main_, tensor_, tokens_, Dtype::f32));
+  if (job_.tp > 1) wait_for_result(comm_, *thread_, all_reduce(comm_, *thread_, tensor_, tokens_, Dtype::f32));
   rec_.kernel_op(
-      main_, "aten::log", compute_,
+      *thread_, "aten::log", compute_,
       kernel("void at::native::vectorized_elementwise_kernel<4, at::native::log_kernel_cuda(at::TensorIteratorBase&)"
              "::{lambda()#1}, at::detail::Array<char*, 2> >(int)",
              streaming(gpu_, 8 * tokens_), 128));
 }
 
-void GptRank::forward() {
+// Forward work without an autograd graph: one node of it stands for all.
+void GptRank::checkpoint(std::int64_t l) {
+  const Scope outer = op(main_, "CheckpointFunction", 6'000);
+  const OpId id = last_op();
+  const std::size_t before = tape().size();
+  l < 0 ? core_attention() : layer(l);
+  tape().erase(tape().begin() + static_cast<std::ptrdiff_t>(before), tape().end());
+  tape().push_back({TapeEntry::Kind::checkpoint, id, next_sequence(id), l});
+}
+
+void GptRank::forward(std::int64_t chunk) {
   const Scope range = annotation("forward_step");
-  tapes_.emplace_back();
+  chunk_ = chunk;
+  tapes_[static_cast<std::size_t>(chunk)].emplace_back();
   modules_ = 0;
-  if (first_stage()) embedding();
-  const std::int64_t per_stage = job_.layers / job_.pp;
-  for (std::int64_t l = 0; l < per_stage; ++l) layer(l);
-  if (last_stage()) loss();
+  if (first_stage() && chunk == 0) embedding();
+  const std::int64_t per_part = job_.layers / job_.pp / job_.chunks;
+  for (std::int64_t l = 0; l < per_part; ++l)
+    job_.recompute == SyntheticJob::Recompute::full ? checkpoint(l) : layer(l);
+  if (last_stage() && chunk == job_.chunks - 1) loss();
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
@@ -366,6 +420,8 @@ std::string_view backward_name(TapeEntry::Kind kind) {
       return "EmbeddingBackward0";
     case TapeEntry::Kind::loss:
       return "_VocabParallelCrossEntropyBackward";
+    case TapeEntry::Kind::checkpoint:
+      return "CheckpointFunctionBackward";
   }
   return "";
 }
@@ -456,6 +512,9 @@ void GptRank::backward_work(const TapeEntry& e) {
                  "c10::BFloat16 const*, long const*, long, long)",
                  streaming(gpu_, 8 * th)));
       break;
+    case TapeEntry::Kind::checkpoint:
+      again(e.m);
+      break;
     case TapeEntry::Kind::loss:
       rec_.kernel_op(
           autograd_, "aten::mul_", compute_,
@@ -464,6 +523,18 @@ void GptRank::backward_work(const TapeEntry& e) {
                  streaming(gpu_, 6 * e.m * e.n), 128));
       break;
   }
+}
+
+// The forward work of a checkpoint on the autograd thread, then the backward pass of that.
+void GptRank::again(std::int64_t l) {
+  auto& tapes = tapes_[static_cast<std::size_t>(chunk_)];
+  tapes.emplace_back();
+  thread_ = &autograd_;
+  l < 0 ? core_attention() : layer(l);
+  thread_ = &main_;
+  const std::vector<TapeEntry> tape = std::move(tapes.back());
+  tapes.pop_back();
+  for (auto e = tape.rbegin(); e != tape.rend(); ++e) backward_node(*e, last_pass_);
 }
 
 void GptRank::backward_node(const TapeEntry& e, bool last) {
@@ -488,12 +559,15 @@ Event GptRank::reduce_gradients(HostThread& t, std::int64_t elements) {
   return collective(comm_, t, data_, kind, elements, Dtype::f32);
 }
 
-void GptRank::backward(bool last) {
+void GptRank::backward(std::int64_t chunk, bool last) {
+  chunk_ = chunk;
+  last_pass_ = last;
   const Scope range = annotation("backward_step");
   const Scope frame = python("torch/autograd/__init__.py(165): backward");
   rec_.wake(main_, autograd_, kWakeLag);
-  const std::vector<TapeEntry> tape = std::move(tapes_.front());
-  tapes_.erase(tapes_.begin());
+  auto& tapes = tapes_[static_cast<std::size_t>(chunk)];
+  const std::vector<TapeEntry> tape = std::move(tapes.front());
+  tapes.erase(tapes.begin());
   for (auto e = tape.rbegin(); e != tape.rend(); ++e) backward_node(*e, last);
   rec_.wake(autograd_, main_, kWakeBackLag);
 }
@@ -513,25 +587,81 @@ void GptRank::exchange(bool with_next, bool send, bool receive) {
   if (job_.p2p_sync) rec_.synchronize_device(main_);
 }
 
+// Several chunks: the input or output of a pass of this rank, from or to the part of the model beside it. Nothing at
+// the ends of the model.
+Event GptRank::transfer(bool send, bool forward, const Place& p) {
+  const std::int64_t towards = send == forward ? 1 : -1;  // the next part or the one before
+  const std::int64_t part = p.chunk * job_.pp + stage_, other = part + towards;
+  if (other < 0 || other >= job_.pp * job_.chunks) return {};
+  const std::int64_t peer = rank_ + (other % job_.pp - stage_) * job_.tp * job_.dp;
+  // of two stages one direction uses the default group, else the streams are the peers'
+  const bool second = job_.pp == 2 ? send != (stage_ % 2 == 0) : towards < 0;
+  Exchange x;
+  x.peer = peer;
+  x.send = send;
+  x.receive = !send;
+  x.elements = tokens_ * job_.hidden;
+  x.key = {2'000'000 + 2 * (send ? part : other) + (forward ? 1 : 0),
+           (step_ * job_.num_microbatches + p.micro_batch) * job_.tp * job_.dp + rank_ % (job_.tp * job_.dp)};
+  return send_or_receive(comm_, main_, peers_[second ? 1 : 0], x);
+}
+
+// Interleaved 1F1B as Megatron-LM runs it with overlap of point-to-point: sends and receives are launched beside the
+// passes, what a pass works on is waited for before it.
+void GptRank::interleaved() {
+  const std::int64_t all = job_.num_microbatches * job_.chunks;
+  const std::int64_t warmup =
+      job_.num_microbatches == job_.pp ? all : std::min(all, (job_.pp - stage_ - 1) * 2 + (job_.chunks - 1) * job_.pp);
+  Event input[2];  // of the next backward and the next forward
+  const auto place = [&](bool forward, std::int64_t k) {
+    const std::int64_t chunk = k / job_.pp % job_.chunks;
+    return Place{k / (job_.pp * job_.chunks) * job_.pp + k % job_.pp, forward ? chunk : job_.chunks - 1 - chunk};
+  };
+  const auto ask = [&](bool forward, std::int64_t k) {
+    if (k < all) input[forward ? 1 : 0] = transfer(false, forward, place(forward, k));
+  };
+  const auto run = [&](bool is_forward, std::int64_t k) {
+    const Place p = place(is_forward, k);
+    if (!input[is_forward ? 1 : 0].tasks.empty()) wait_for_result(comm_, main_, input[is_forward ? 1 : 0]);
+    if (is_forward)
+      forward(p.chunk);
+    else
+      backward(p.chunk, p.micro_batch == job_.num_microbatches - 1);
+    // Megatron-LM's order of one call: to the previous stage, from it, to the next, from it
+    if (is_forward) ask(true, k + 1);
+    transfer(true, is_forward, p);
+    if (!is_forward) ask(false, k + 1);
+  };
+  ask(true, 0);
+  for (std::int64_t k = 0; k < warmup; ++k) run(true, k);
+  ask(false, 0);
+  for (std::int64_t k = warmup; k < all; ++k) {
+    run(true, k);
+    run(false, k - warmup);
+  }
+  for (std::int64_t k = all - warmup; k < all; ++k) run(false, k);
+}
+
 // Non-interleaved 1F1B: as many forward passes first as there are stages behind, then one of each, then the rest.
 void GptRank::schedule() {
+  if (job_.chunks > 1) return interleaved();
   const std::int64_t n = job_.num_microbatches, warmup = std::min(job_.pp - 1 - stage_, n), steady = n - warmup;
   constexpr bool kPrevious = false, kNext = true;
   for (std::int64_t i = 0; i < warmup; ++i) {
     exchange(kPrevious, false, true);
-    forward();
+    forward(0);
     exchange(kNext, true, false);
   }
   if (steady > 0) exchange(kPrevious, false, true);
   for (std::int64_t i = 0; i < steady; ++i) {
-    forward();
+    forward(0);
     exchange(kNext, true, true);
-    backward(warmup == 0 && i == steady - 1);
+    backward(0, warmup == 0 && i == steady - 1);
     exchange(kPrevious, true, i < steady - 1);
   }
   for (std::int64_t i = 0; i < warmup; ++i) {
     exchange(kNext, false, true);
-    backward(i == warmup - 1);
+    backward(0, i == warmup - 1);
     exchange(kPrevious, true, false);
   }
 }
@@ -595,6 +725,7 @@ void GptRank::optimizer() {
 }
 
 void GptRank::step(std::int64_t number) {
+  step_ = number;
   const Scope range = annotation(fmt::format("ProfilerStep#{}", number), main_.last == kNoNode ? 0 : 28'000);
   rec_.mark_step(number, last_op());
   {

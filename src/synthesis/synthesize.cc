@@ -35,6 +35,7 @@ Status check_job(const SyntheticJob& j) {
                {"pp", j.pp},
                {"dp", j.dp},
                {"num_microbatches", j.num_microbatches},
+               {"chunks", j.chunks},
                {"gpus_per_node", j.gpus_per_node},
                {"steps", j.steps},
                {"queue_depth", j.queue_depth},
@@ -48,6 +49,8 @@ Status check_job(const SyntheticJob& j) {
     std::int64_t value, by;
     const char* by_name;
   } divides[] = {{"layers", j.layers, j.pp, "pp"},
+                 {"layers of a stage", j.layers / j.pp, j.chunks, "chunks"},
+                 {"num_microbatches", j.num_microbatches, j.chunks > 1 ? j.pp : 1, "pp"},
                  {"heads", j.heads, j.tp, "tp"},
                  {"vocab", j.vocab, j.tp, "tp"},
                  {"hidden", j.hidden, j.heads, "heads"}};

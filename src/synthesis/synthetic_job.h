@@ -17,8 +17,10 @@ struct SyntheticJob {
   // The model: a GPT decoder, bf16, vocabulary split over tensor-parallel ranks.
   std::int64_t layers = 4, hidden = 2048, heads = 16, seq_length = 2048, vocab = 32'000;
   std::int64_t micro_batch_size = 1;
-  // The layout. Rank order: tp fastest, then dp, then pp. Non-interleaved 1F1B.
-  std::int64_t tp = 2, pp = 2, dp = 2, num_microbatches = 4, gpus_per_node = 8;
+  enum class Recompute : std::uint8_t { none, selective, full } recompute = Recompute::none;  // selective: attention
+  // The layout. Rank order: tp fastest, then dp, then pp. 1F1B; with several chunks a stage interleaved, sends and
+  // receives beside the passes.
+  std::int64_t tp = 2, pp = 2, dp = 2, num_microbatches = 4, chunks = 1, gpus_per_node = 8;
   bool overlap_gradients = true;       // reduced while the backward pass goes on; else after it, on the main thread
   bool distributed_optimizer = false;  // gradients reduce-scattered, parameters gathered after the update
   // The run.

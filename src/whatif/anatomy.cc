@@ -93,7 +93,11 @@ class RankDissector {
     for (const std::uint32_t n : *nodes) {
       const NodeKind kind = g.kind[n];
       if (kind == NodeKind::host || kind == NodeKind::rendezvous || kind == NodeKind::stall) continue;
-      for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e) {
+      // a pause of the device before a task has the task's launch
+      std::uint32_t launched = n;
+      for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e)
+        if (g.pred_kind[e] == EdgeKind::stall && g.pred[e] != kNoNode) launched = raw(g.pred[e]);
+      for (std::uint32_t e = g.first_pred[launched]; e < g.first_pred[launched + 1]; ++e) {
         if (g.pred_kind[e] != EdgeKind::launch || g.pred[e] == kNoNode) continue;
         const std::uint32_t call = raw(g.pred[e]);
         const std::uint32_t name =
@@ -175,10 +179,32 @@ class RankDissector {
                                                                        ? counts.rbegin()->second
                                                                        : counts.begin()->second) +
                   " times");
+    // Chunks of an interleaved pipeline differ in what is before and after their layers, and with it in where those
+    // begin: each sequence of launches that most micro-batches have tells by one of its own.
+    std::map<std::vector<std::uint32_t>, std::vector<std::size_t>> alike;  // thread and names -> stretches
+    for (std::size_t k = 0; k < stretches.size(); ++k) {
+      std::vector<std::uint32_t> key{calls[stretches[k].front()].lane};
+      for (const NamedCost& c : named[k]) key.push_back(c.name);
+      alike[std::move(key)].push_back(k);
+    }
+    std::vector<Model> own(stretches.size());
+    for (const auto& [key, group] : alike) {
+      const auto model = models.find(key.front());
+      if (model == models.end() || group.size() < 2 * steps.size()) continue;
+      const std::size_t middle = group[group.size() / 2], period = model->second.period;
+      const Stretch found = longest_stretch(named[middle], period, 0);
+      const auto same = [](const NamedCost& x, const NamedCost& y) { return x.name == y.name; };
+      if (found.layers != model->second.layers ||
+          std::equal(named[middle].begin(), named[middle].end(), model->second.calls.begin(), model->second.calls.end(),
+                     same))
+        continue;
+      const std::size_t shift = shift_of_layers(named[middle], found, period);
+      for (const std::size_t k : group) own[k] = {named[middle], period, found.layers, found.first + shift, shift};
+    }
     for (std::size_t k = 0; k < stretches.size(); ++k) {
       const std::uint32_t of = calls[stretches[k].front()].lane;
       if (of != main_lane && of != backward_lane) continue;
-      const Model& m = models.at(of);
+      const Model& m = own[k].period != 0 ? own[k] : models.at(of);
       const std::vector<std::size_t> starts = layer_starts(named[k], m.calls, m.period, m.layers, m.first, m.shift);
       if (starts.empty()) continue;
       Pass p;

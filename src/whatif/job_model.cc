@@ -7,6 +7,7 @@
 
 #include "base/median.h"
 #include "whatif/collective_edits.h"
+#include "whatif/zero_bubble.h"
 
 namespace orrery {
 namespace {
@@ -38,24 +39,46 @@ bool recognise_schedule(const Anatomy& anatomy, const GraphBuild& build, JobShap
   const std::int32_t passes = anatomy.ranks.front().passes;
   for (const RankAnatomy& a : anatomy.ranks)
     if (a.passes != passes) return false;
+  const auto stages = static_cast<std::int32_t>(l.pp);
+  // sends and receives that go on beside passes are kernels of their own
+  bool batched = false;
+  for (const CommRow& row : build.communication.rows) batched = batched || row.parts > 1;
+  // ranks whose order of passes is not that of the schedule, and those with another number of exchanges in a step
+  const auto unlike = [&](const Schedule& schedule) {
+    std::pair<std::uint32_t, std::uint32_t> count{0, 0};
+    for (std::uint32_t r = 0; r < anatomy.ranks.size(); ++r) {
+      const auto stage = static_cast<std::size_t>(build.graph.ranks[r].rank / stride % l.pp);
+      std::vector<std::uint8_t> order;
+      std::ptrdiff_t exchanges = 0;
+      for (const Slot& slot : schedule.stage[stage])
+        if (slot.is_pass)
+          order.push_back(slot.pass == Pass::forward ? 0 : 1);
+        else
+          ++exchanges;
+      count.first += order != anatomy.ranks[r].order;
+      count.second +=
+          exchanges != std::count_if(anatomy.ranks[r].pieces.begin(), anatomy.ranks[r].pieces.end(),
+                                     [](const Piece& p) { return p.kind == PieceKind::exchange && p.step == 0; });
+    }
+    return count;
+  };
   for (std::int32_t chunks = 1; chunks <= passes; ++chunks) {
     if (passes % chunks != 0 || (chunks > 1 && l.pp == 1)) continue;
     const auto kind = chunks == 1 ? ScheduleKind::one_f_one_b : ScheduleKind::interleaved;
-    const auto schedule = make_schedule(kind, static_cast<std::int32_t>(l.pp), chunks, passes / chunks);
-    if (!schedule) continue;
-    bool same = true;
-    for (std::uint32_t r = 0; r < anatomy.ranks.size() && same; ++r) {
-      const auto stage = static_cast<std::size_t>(build.graph.ranks[r].rank / stride % l.pp);
-      std::vector<std::uint8_t> order;
-      for (const Slot& slot : schedule->stage[stage])
-        if (slot.is_pass) order.push_back(slot.pass == Pass::forward ? 0 : 1);
-      same = order == anatomy.ranks[r].order;
+    for (const bool all_forward_first : {true, false}) {
+      const auto schedule = make_schedule(kind, stages, chunks, passes / chunks, false, all_forward_first);
+      if (!schedule) break;
+      const auto plain = unlike(*schedule);
+      if (plain.first != 0) continue;
+      shape.schedule = kind;
+      shape.chunks = chunks;
+      shape.layout.num_microbatches = passes / chunks;
+      shape.all_forward_first = all_forward_first;
+      if (chunks == 1) return true;
+      const auto beside = unlike(*make_schedule(kind, stages, chunks, passes / chunks, true, all_forward_first));
+      shape.overlap = beside.second != plain.second ? beside.second < plain.second : !batched;
+      return true;
     }
-    if (!same) continue;
-    shape.schedule = kind;
-    shape.chunks = chunks;
-    shape.layout.num_microbatches = passes / chunks;
-    return true;
   }
   return false;
 }
@@ -167,6 +190,10 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   for (const RankTrace& t : traces.ranks)
     for (const Device& d : t.devices)
       if (gpu == nullptr) gpu = find_gpu(d.name);
+  job.weight.assign(g.size(), 0);
+  for (std::uint32_t n = 0; n < g.size(); ++n)
+    job.weight[n] = job.sample_of[n] != kNone && is_weight_gradient(job.work[job.sample_of[n]]);
+  mark_weight_gradients(job.program, traces, build, job.weight);
   job.costs = KernelCosts::learn(job.samples, gpu);
   if (gpu != nullptr) job.capacity_gib = gpu->memory_gib;
   for (const RankTrace& t : traces.ranks) {
@@ -179,6 +206,16 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   job.slow.assign(g.ranks.size(), 1);
   for (const Straggler& s : find_stragglers(traces, build))
     if (s.kind == StragglerKind::compute) job.slow[s.rank] = s.slower;
+  // Beside the ranks of its own stage: others have other work under the same names, as the products of the head.
+  const std::int64_t stride = layout.pipeline_outermost ? layout.tp * layout.dp : layout.tp;
+  std::map<std::int64_t, std::vector<std::uint32_t>> stages;
+  for (std::uint32_t r = 0; r < g.ranks.size(); ++r) stages[g.ranks[r].rank / stride % layout.pp].push_back(r);
+  for (const auto& [stage, ranks] : stages) {
+    std::vector<double> slow;
+    for (const std::uint32_t r : ranks) slow.push_back(job.slow[r]);
+    std::sort(slow.begin(), slow.end());
+    for (const std::uint32_t r : ranks) job.slow[r] /= slow[(slow.size() - 1) / 2];
+  }
   return job;
 }
 

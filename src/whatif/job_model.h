@@ -28,6 +28,7 @@ struct JobModel {
   std::vector<Work> split_work;          // by sample: as it would be with sequence parallelism
   std::vector<std::uint32_t> sample_of;  // by node of the traced job; kNone
   std::vector<std::uint8_t> parameter;   // by node: goes with the parameters of a stage
+  std::vector<std::uint8_t> weight;      // by node: a product that is the gradient of a weight
   std::vector<double> slow;              // by rank: durations of its kernels over its peers'
   double unknown_pct = 0;                // of the time of kernels that compute: what they compute is not known
 };

@@ -79,6 +79,7 @@ struct Program {
   std::vector<std::vector<PieceItems>> pieces;                  // by rank, as anatomy.ranks[r].pieces
   std::vector<Item> items;
   std::vector<ItemEdge> edges;
+  std::vector<std::uint8_t> weight;                             // by item: 1 = gradients of weights (zero_bubble.h)
   std::vector<std::vector<ExchangeWait>> waited;                // by row of Communication::rows
   std::uint32_t queue_depth = 1024;
   std::vector<MadeTask> made;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -34,11 +35,13 @@ std::string_view name_of_op(CommOp op) {
 // A piece of the traced job in its new place.
 struct Use {
   std::uint32_t rank = 0, piece = 0;  // of the traced job
-  std::int32_t slot = -1;             // exchanges: slot of the stage's schedule
+  std::int32_t slot = -1;             // exchanges: slot of the stage's schedule; passes: where they begin
+  std::int32_t transfer = -1;         // overlapped exchanges: the only one of the slot that it carries
   std::int32_t part = 0;              // of the model
   std::int32_t step = 0;
   bool last_pass = false;      // backward of the part's last micro-batch: gradients are reduced
   bool without_tasks = false;  // its host work alone
+  enum class Half : std::uint8_t { both, input, weight } half = Half::both;  // of the gradients
   bool tail = false;           // what follows its last launch alone
   bool head = false;           // what precedes its first launch alone
 };
@@ -80,6 +83,7 @@ struct NewRank {
     Ns lag;
   };
   std::map<std::uint32_t, std::vector<Wait>> waits;  // by role: of whatever comes next on it
+  std::map<std::array<std::int64_t, 5>, std::uint32_t> received;  // overlapped: name of the transfer, step -> transfer
 };
 
 class Rebuilder {
@@ -107,6 +111,9 @@ class Rebuilder {
   }
 
   Status prepare() {
+    main_role = static_cast<std::uint32_t>(
+        std::find(program.roles.begin(), program.roles.end(), LaneRole{LaneRole::Kind::thread, 0, 0}) -
+        program.roles.begin());
     std::map<std::int64_t, std::uint32_t> row_of_rank;
     for (std::uint32_t r = 0; r < g.ranks.size(); ++r) row_of_rank[g.ranks[r].rank] = r;
     // columns of the traced job: those whose stages all have a trace
@@ -122,8 +129,9 @@ class Rebuilder {
       }
     if (columns.empty())
       return fail("no pipeline of the traced job has all its stages in the traces", "", "give the traces of all ranks");
-    auto traced = make_schedule(old.schedule, static_cast<std::int32_t>(old.layout.pp), old.chunks,
-                                  static_cast<std::int32_t>(old.layout.num_microbatches));
+    auto traced =
+        make_schedule(old.schedule, static_cast<std::int32_t>(old.layout.pp), old.chunks,
+                      static_cast<std::int32_t>(old.layout.num_microbatches), overlaps(old), old.all_forward_first);
     if (!traced) return tl::unexpected(traced.error());
     // pieces of every pass, by rank: part and micro-batch -> number of the pass
     pass_pieces.resize(g.ranks.size());
@@ -144,6 +152,7 @@ class Rebuilder {
           return fail("rank " + std::to_string(g.ranks[r].rank) + " has " + std::to_string(a.passes) +
                           " forward passes a step, not " + std::to_string(forward.size()),
                       "", "--layout num-microbatches=N,schedule=...");
+        if (old.chunks > 1) name_exchanges(r, traced->stage[s]);
         for (std::uint32_t k = 0; k < a.pieces.size(); ++k) {
           const Piece& piece = a.pieces[k];
           if (piece.step < 0) continue;
@@ -190,6 +199,8 @@ class Rebuilder {
     return &program.made[item.made];
   }
   std::uint8_t mask_of(const CommRow& row) const {
+    const auto named = named_mask.find(static_cast<std::uint32_t>(&row - c.rows.data()));
+    if (named != named_mask.end()) return named->second;
     std::uint8_t mask = 0;
     const std::int64_t own = g.ranks[row.rank].rank;
     for (std::uint32_t k = 0; k < row.parts; ++k) {
@@ -201,6 +212,44 @@ class Rebuilder {
     }
     return mask;
   }
+  // In a ring of stages the peer does not tell the direction (of two stages it is the same both ways), the schedule
+  // does: where a step has as many exchanges as the schedule says, the k-th is the k-th of that.
+  void name_exchanges(std::uint32_t r, const std::vector<Slot>& slots) {
+    std::vector<const Slot*> exchange;
+    for (const Slot& slot : slots)
+      if (!slot.is_pass) exchange.push_back(&slot);
+    const RankAnatomy& a = program.anatomy.ranks[r];
+    std::map<std::int32_t, std::vector<std::uint32_t>> traced;  // by step: pieces
+    for (std::uint32_t k = 0; k < a.pieces.size(); ++k)
+      if (a.pieces[k].kind == PieceKind::exchange && a.pieces[k].step >= 0) traced[a.pieces[k].step].push_back(k);
+    for (const auto& [step, pieces] : traced) {
+      if (pieces.size() != exchange.size()) continue;
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        std::vector<std::uint8_t> used(exchange[i]->transfers.size(), 0);
+        const PieceItems& items = program.pieces[r][pieces[i]];
+        for (std::uint32_t n = items.first; n < items.first + items.count; ++n) {
+          const Item& item = program.items[n];
+          if (item.comm == kNone || item.transfer) continue;
+          const CommRow& row = c.rows[item.comm];
+          std::uint8_t mask = 0;
+          for (std::uint32_t part = row.first_part; part < row.first_part + row.parts; ++part)
+            for (std::size_t k = 0; k < used.size(); ++k) {
+              const Transfer& t = exchange[i]->transfers[k];
+              if (used[k] != 0 || t.send != c.parts[part].send ||
+                  stage_of(old.layout, c.parts[part].peer) != t.peer_stage)
+                continue;
+              used[k] = 1;
+              mask |= bit_of(t);
+              break;
+            }
+          if (mask != 0) named_mask[item.comm] = mask;
+        }
+      }
+    }
+  }
+  static std::int64_t stage_of(const JobLayout& l, std::int64_t rank) { return rank / stage_stride(l) % l.pp; }
+
+  static bool overlaps(const JobShape& shape) { return shape.overlap && shape.chunks > 1 && shape.layout.pp > 1; }
   static std::int64_t stage_stride(const JobLayout& l) { return l.pipeline_outermost ? l.tp * l.dp : l.tp; }
   static std::uint8_t bit_of(const Transfer& t) {
     return direction_of(t) == Direction::next ? (t.send ? 1 : 2) : (t.send ? 4 : 8);
@@ -309,15 +358,23 @@ class Rebuilder {
     if (l.layers % parts != 0)
       return fail(std::to_string(l.layers) + " layers are not divisible by " + std::to_string(stages) + " stages" +
                   (now.chunks > 1 ? " of " + std::to_string(now.chunks) + " chunks" : ""));
-    auto made = make_schedule(now.schedule, stages, now.chunks, static_cast<std::int32_t>(l.num_microbatches));
+    auto made = make_schedule(now.schedule, stages, now.chunks, static_cast<std::int32_t>(l.num_microbatches),
+                              overlaps(now), now.all_forward_first);
     if (!made) return tl::unexpected(made.error());
     schedule = std::move(*made);
+    if (schedule.kind == ScheduleKind::zero_bubble &&
+        std::find(program.weight.begin(), program.weight.end(), 1) == program.weight.end())
+      return fail("zero-bubble needs the products that are gradients of weights, which the traces do not tell", "",
+                  "record input shapes (record_shapes=True)");
     tensor = std::min<std::int64_t>(l.tp, options.max_tensor != 0 ? options.max_tensor : old.layout.tp);
     replicas = std::min<std::int64_t>(l.dp, options.max_replicas != 0 ? options.max_replicas : old.layout.dp);
     const std::int32_t part_layers = static_cast<std::int32_t>(l.layers) / parts;
     const std::int32_t old_parts = static_cast<std::int32_t>(old.layout.pp) * old.chunks;
     const std::int32_t old_layers = static_cast<std::int32_t>(old.layout.layers) / old_parts;
     const auto old_micro = static_cast<std::int32_t>(old.layout.num_microbatches);
+    const auto old_layer = [&](std::int32_t layer) {  // the traced layer at the same place of the model
+      return static_cast<std::int32_t>((2 * static_cast<std::int64_t>(layer) + 1) * old.layout.layers / (2 * l.layers));
+    };
     for (std::int32_t s = 0; s < stages; ++s)
       for (std::int64_t d = 0; d < replicas; ++d)
         for (std::int64_t t = 0; t < tensor; ++t) {
@@ -345,26 +402,42 @@ class Rebuilder {
               if (!slot.is_pass) {
                 const ExchangePiece* e = exchange_for(column, slot, rank.source, numbers);
                 if (e == nullptr) return fail("the traced job has no exchange between stages to model new ones on");
-                Use& u = use(e->rank, e->piece);
-                u.slot = static_cast<std::int32_t>(k);
+                // overlapped: each its own call and kernel
+                const auto transfers = static_cast<std::int32_t>(slot.transfers.size());
+                const std::int32_t calls = !schedule.overlap || overlaps(old) ? 1 : transfers;
+                for (std::int32_t i = 0; i < calls; ++i) {
+                  Use& u = use(e->rank, e->piece);
+                  u.slot = static_cast<std::int32_t>(k);
+                  if (schedule.overlap && !overlaps(old)) u.transfer = i;
+                }
                 continue;
               }
+              const std::size_t begins = rank.uses.size();
               const std::int32_t part = slot.chunk * stages + s;
               const bool first = part == 0, last = part == parts - 1;
               const bool forward = slot.pass == Pass::forward;
+              const Use::Half half = schedule.kind != ScheduleKind::zero_bubble || forward ? Use::Half::both
+                                     : slot.pass == Pass::weight                           ? Use::Half::weight
+                                                                                           : Use::Half::input;
+              const bool reduces = half != Use::Half::input && !forward && last_backward(s, slot);
               const std::int32_t from = (slot.micro_batch + rotate) % old_micro;
               // where a pass begins and ends
               const auto at_end = [&](bool input_side, PieceKind kind) {
                 // the traced part whose end is alike: the first one's input side, the last one's output side
                 const bool special = input_side ? first : last;
-                const std::int32_t source = input_side ? (special ? 0 : old_parts - 1) : (special ? old_parts - 1 : 0);
+                std::int32_t source = input_side ? (special ? 0 : old_parts - 1) : (special ? old_parts - 1 : 0);
+                // best the part that the layer beside it is of: all ranks cut layers in their own place
+                const std::int32_t beside =
+                    old_layer(part * part_layers + (input_side ? 0 : part_layers - 1)) / old_layers;
+                if (special == (beside == (input_side ? 0 : old_parts - 1))) source = beside;
                 const std::uint32_t r = column.rank[static_cast<std::size_t>(source % old_stages)];
                 const std::uint32_t piece = pass_piece(r, step, source / old_stages, from, kind);
                 if (piece == kNone) return;
                 Use& u = use(r, piece);
                 u.part = part;
                 const bool same = special == (input_side ? source == 0 : source == old_parts - 1);
-                u.last_pass = kind == PieceKind::backward_begin && last_backward(s, slot);
+                u.half = half;
+                u.last_pass = kind == PieceKind::backward_begin && reduces;
                 if (kind == PieceKind::forward_begin && !first && (!last || !same)) u.tail = true;
                 if (kind == PieceKind::forward_begin && last && !first && same) u.tail = false;
                 if (!same && kind == PieceKind::forward_end) u.head = true;
@@ -374,8 +447,7 @@ class Rebuilder {
                 for (std::int32_t j = 0; j < part_layers; ++j) {
                   const std::int32_t own = kind == PieceKind::forward_layer ? j : part_layers - 1 - j;
                   const std::int32_t global = part * part_layers + own;
-                  const auto alike_layer = static_cast<std::int32_t>(
-                      (2 * static_cast<std::int64_t>(global) + 1) * old.layout.layers / (2 * l.layers));
+                  const std::int32_t alike_layer = old_layer(global);
                   const std::int32_t old_part = alike_layer / old_layers, old_own = alike_layer % old_layers;
                   const std::uint32_t r = column.rank[static_cast<std::size_t>(old_part % old_stages)];
                   const std::uint32_t piece =
@@ -384,7 +456,8 @@ class Rebuilder {
                   if (piece == kNone) continue;
                   Use& u = use(r, piece);
                   u.part = part;
-                  u.last_pass = kind == PieceKind::backward_layer && last_backward(s, slot);
+                  u.half = half;
+                  u.last_pass = kind == PieceKind::backward_layer && reduces;
                 }
               };
               if (forward) {
@@ -395,8 +468,9 @@ class Rebuilder {
                 at_end(false, PieceKind::backward_begin);
                 layer_uses(PieceKind::backward_layer);
                 at_end(true, PieceKind::backward_end);
-                rank.uses.back().last_pass = last_backward(s, slot);
+                rank.uses.back().last_pass = reduces;
               }
+              if (schedule.overlap && begins < rank.uses.size()) rank.uses[begins].slot = static_cast<std::int32_t>(k);
             }
             use(rank.source, pass_pieces[rank.source].end.at(step));
           }
@@ -492,6 +566,7 @@ class Rebuilder {
         }
       }
       add_made(merged, column);
+      if (schedule.overlap) add_exchange_streams(merged);
       std::vector<std::uint32_t> parts;
       for (const std::uint32_t r : column.rank) parts.push_back(g.ranks[r].trace);
       out->parts.push_back(std::move(parts));
@@ -535,6 +610,32 @@ class Rebuilder {
       merged.ops.extra.push_back(kNone);
     }
   }
+  // Streams of overlapped transfers, as torch and Megatron-LM have them: one for each peer, which both its sends and
+  // its receives share; of two stages, where next and previous are one peer, one for the sends and one for the receives
+  // (Megatron-LM takes another process group for one direction then).
+  static constexpr std::uint32_t kExchangeStreams = 2;
+  void add_exchange_streams(RankTrace& merged) {
+    std::size_t like = 0;
+    std::int64_t number = 0;
+    for (std::size_t i = 0; i < merged.lanes.size(); ++i)
+      if (merged.lanes.kind[i] == LaneKind::stream) {
+        like = i;
+        number = std::max(number, merged.lanes.tid[i]);
+      }
+    for (std::uint32_t k = 0; k < kExchangeStreams; ++k) {
+      merged.lanes.kind.push_back(merged.lanes.kind[like]);
+      merged.lanes.pid.push_back(merged.lanes.pid[like]);
+      merged.lanes.tid.push_back(number + 1 + k);
+      merged.lanes.pid_text.push_back(merged.lanes.pid_text[like]);
+      merged.lanes.tid_text.push_back(merged.strings.intern(std::to_string(number + 1 + k)));
+      merged.lanes.name.push_back(merged.strings.intern("stream " + std::to_string(number + 1 + k)));
+    }
+  }
+  // Row past those of Program::roles.
+  std::uint32_t exchange_role(const Transfer& t) const {
+    const bool second = schedule.stages == 2 ? !t.send : direction_of(t) == Direction::previous;
+    return static_cast<std::uint32_t>(program.roles.size()) + (second ? 1 : 0);
+  }
 
   void make_ranks() {
     ExecGraph& o = out->build.graph;
@@ -566,8 +667,10 @@ class Rebuilder {
         const std::uint32_t fresh = made_lane[rank.column][role];
         if (rank.lane[role] == kNone && fresh != kNone) rank.lane[role] = k.first_lane + fresh;
       }
-      rank.order.resize(program.roles.size());
-      rank.tasks.resize(program.roles.size());
+      for (std::uint32_t i = 0; schedule.overlap && i < kExchangeStreams; ++i)
+        rank.lane.push_back(k.first_lane + k.lanes - kExchangeStreams + i);
+      rank.order.resize(rank.lane.size());
+      rank.tasks.resize(rank.lane.size());
     }
     // servers
     Communication& next = out->build.communication;
@@ -609,6 +712,12 @@ class Rebuilder {
     std::uint32_t member_base = kNone;  // a row of the traced job
   };
 
+  struct NewEdge {
+    std::uint32_t from;
+    EdgeKind kind;
+    Ns lag;
+  };
+
   Status emit() {
     std::vector<std::uint32_t> ready;
     for (std::uint32_t r = static_cast<std::uint32_t>(ranks.size()); r-- > 0;) ready.push_back(r);
@@ -644,7 +753,11 @@ class Rebuilder {
         if (!run_piece(r, rank.inserted)) return;
         rank.inserted.active = false;
       }
-      if (!rank.main.active) start(rank, rank.main, rank.uses[rank.use_at]);
+      if (!rank.main.active) {
+        const Use& use = rank.uses[rank.use_at];
+        if (schedule.overlap && use.slot >= 0) wait_for_input(rank, use);
+        start(rank, rank.main, use);
+      }
       if (!run_piece(r, rank.main)) {
         if (rank.inserted.active && rank.blocked == kNone) continue;  // a bucket comes first
         return;
@@ -655,8 +768,29 @@ class Rebuilder {
     }
   }
 
+  // A pass begins with waiting for what it works on.
+  void wait_for_input(NewRank& rank, const Use& use) {
+    const Slot& slot = schedule.stage[static_cast<std::size_t>(rank.stage)][static_cast<std::size_t>(use.slot)];
+    const auto t = input_of(schedule, static_cast<std::int32_t>(rank.stage), slot);
+    if (!t) return;
+    const auto it = rank.received.find({t->peer_stage, t->forward, t->chunk, t->micro_batch, use.step});
+    if (it == rank.received.end()) return;
+    add_wait(rank, it->second);
+  }
+  void add_wait(NewRank& rank, std::uint32_t transfer) const {
+    const Ns lag = g.ranks[rank.source].lags.at(EdgeKind::event, NodeKind::comm, NodeKind::kernel);
+    for (std::uint32_t role = 0; role < program.roles.size(); ++role)
+      if (program.roles[role] == LaneRole{LaneRole::Kind::compute, 0, 0})
+        rank.waits[role].push_back({transfer, EdgeKind::event, lag});
+  }
+
   void after_exchange(NewRank& rank) {
+    if (schedule.overlap) return;
     const Cursor& at = rank.main;
+    if (overlaps(old)) {  // what it waits for was learnt of other passes
+      for (const auto& [row, slot] : at.transfer_of) add_wait(rank, slot);
+      return;
+    }
     for (std::uint32_t i = 0; i < at.carries.size(); ++i) {
       if (at.carries[i].empty()) continue;
       const Item& item = program.items[program.pieces[at.use->rank][at.use->piece].first + i];
@@ -712,6 +846,7 @@ class Rebuilder {
     if (kernels.empty()) return;
     std::vector<std::uint8_t> used(kernels.size(), 0);
     for (std::uint32_t k = 0; k < slot.transfers.size(); ++k) {
+      if (at.use->transfer >= 0 && at.use->transfer != static_cast<std::int32_t>(k)) continue;
       const std::uint8_t bit = bit_of(slot.transfers[k]);
       std::size_t best = 0;
       for (std::size_t i = 0; i < kernels.size(); ++i)
@@ -722,6 +857,25 @@ class Rebuilder {
         }
       at.carries[kernels[best]].push_back(k);
     }
+    if (schedule.overlap && !in_order_of_streams(slot, at)) {
+      for (auto& carries : at.carries) carries.clear();
+      std::size_t next = 0;
+      for (std::uint32_t k = 0; k < slot.transfers.size(); ++k) {
+        at.carries[kernels[next]].push_back(k);
+        if (next + 1 < kernels.size()) ++next;
+      }
+    }
+  }
+  // Whether transfers that share a stream are issued in the schedule's order: both peers must have the same.
+  bool in_order_of_streams(const Slot& slot, const Cursor& at) const {
+    std::map<std::uint32_t, std::uint32_t> last;  // by stream
+    for (const auto& carries : at.carries)
+      for (const std::uint32_t k : carries) {
+        const auto [it, fresh] = last.try_emplace(exchange_role(slot.transfers[k]), k);
+        if (!fresh && k < it->second) return false;
+        it->second = k;
+      }
+    return true;
   }
 
   // False: waits for another rank, or an inserted piece comes first.
@@ -741,6 +895,10 @@ class Rebuilder {
           return false;
         }
       }
+      if (!of_half(*at.use, items.first + i)) {
+        pass_waits_on(rank, at, program.items[items.first + i]);
+        continue;
+      }
       if (!place(r, at, items, i)) return false;
       if (!is_main || !at.use->last_pass || !buckets.overlapped) continue;
       const Item& item = program.items[items.first + i];
@@ -755,6 +913,25 @@ class Rebuilder {
     }
     at.item = at.to;
     return true;
+  }
+
+  bool of_half(const Use& use, std::uint32_t item) const {
+    return use.half == Use::Half::both || (use.half == Use::Half::weight) == (program.weight[item] != 0);
+  }
+  // What a gradient of weights waited for, the work behind it on its stream waited for as well.
+  void pass_waits_on(NewRank& rank, const Cursor& at, const Item& item) const {
+    if (at.use->half != Use::Half::input) return;
+    for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
+      const ItemEdge& edge = program.edges[e];
+      if (edge.kind != EdgeKind::event) continue;
+      std::uint32_t from = kNone;
+      const auto& order = rank.order[edge.ref];
+      if (edge.inside)
+        from = at.refs[edge.ref];
+      else if (edge.back < order.size())
+        from = order[order.size() - 1 - edge.back];
+      if (from != kNone) rank.waits[item.lane].push_back({from, edge.kind, edge.lag});
+    }
   }
 
   bool insert_bucket(NewRank& rank, double parameters) {
@@ -811,6 +988,9 @@ class Rebuilder {
       }
       return true;
     }
+    const PieceKind kind = program.anatomy.ranks[use.rank].pieces[use.piece].kind;
+    const bool overlapped = schedule.overlap && kind == PieceKind::exchange;
+    if (overlapped && host && blocks_for_tasks(items, i)) return true;
     if (item.transfer) {  // placed when its partners are there
       for (const auto& [row, slot] : at.transfer_of)
         if (row == item.comm) at.refs[i] = slot;
@@ -819,7 +999,6 @@ class Rebuilder {
     const MadeTask* made = invented(item);
     const bool communicates = item.comm != kNone || (made != nullptr && !made->computes);
     std::vector<std::uint32_t>* carried = nullptr;
-    const PieceKind kind = program.anatomy.ranks[use.rank].pieces[use.piece].kind;
     if (communicates && kind == PieceKind::exchange) {
       carried = &at.carries[i];
       if (carried->empty()) return true;  // nothing for this kernel to do
@@ -837,8 +1016,12 @@ class Rebuilder {
     }
     // what it waits for
     edges.clear();
-    if (item.in_order && !rank.order[item.lane].empty()) {
-      const std::uint32_t before = resolve(rank.order[item.lane].back());
+    if (overlapped && communicates) return issue(r, at, item, *carried);
+    // the schedule's own thread computes the gradients of weights, not autograd's
+    const bool weights = use.half == Use::Half::weight;
+    const std::uint32_t lane = weights && host ? main_role : item.lane;
+    if (item.in_order && !rank.order[lane].empty()) {
+      const std::uint32_t before = resolve(rank.order[lane].back());
       if (open(before)) return block(rank, before);
       edges.push_back({before, host ? EdgeKind::thread : EdgeKind::stream, item.order_lag});
     }
@@ -847,6 +1030,11 @@ class Rebuilder {
       std::uint32_t from = kNone;
       if (edge.inside) {
         from = at.refs[edge.ref];
+      } else if (weights) {
+        continue;  // long over
+      } else if (overlaps(old) && kind != PieceKind::exchange && edge.kind == EdgeKind::event &&
+                 program.roles[edge.ref].kind == LaneRole::Kind::exchange) {
+        continue;  // of the transfer that this pass needed where it was: see wait_for_input
       } else {
         const auto& order = rank.order[edge.ref];
         if (edge.back < order.size()) from = order[order.size() - 1 - edge.back];
@@ -856,7 +1044,7 @@ class Rebuilder {
       if (open(from)) return block(rank, from);
       edges.push_back({from, edge.kind, edge.lag});
     }
-    const auto waited = rank.waits.find(item.lane);
+    const auto waited = rank.waits.find(lane);
     if (waited != rank.waits.end()) {
       for (const NewRank::Wait& w : waited->second) {
         const std::uint32_t from = resolve(w.ref);
@@ -888,16 +1076,23 @@ class Rebuilder {
       factor = parameter_factor(rank, use.rank) * shard_factor();
     if (!host && made == nullptr && !rates.slow.empty() && !communicates) factor *= slowness(rank) / rates.slow[use.rank];
     if (factor != 1) took = std::llround(static_cast<double>(took) * factor);
+    // An unexplained pause before the first work of a pass is the waiting for its input: of several events that calls
+    // waited for, the trace does not tell which is which.
+    const Piece& piece = program.anatomy.ranks[use.rank].pieces[use.piece];
+    if (g.kind[item.node] == NodeKind::stall && overlaps(old) &&
+        (kind == PieceKind::forward_begin || kind == PieceKind::backward_begin || piece.layer == 0))
+      took = 0;
     const bool meets = communicates && (made != nullptr || c.rows[item.comm].last != c.rows[item.comm].node);
     const std::uint32_t node = add_node(r, item, meets ? 0 : took, g.at_begin[item.node]);
     if (made != nullptr) {
       out->build.graph.kind[node] = made->computes ? NodeKind::kernel : NodeKind::comm;
       out->build.graph.source[node] = OpId{made_op[rank.column][item.made]};
     }
+    if (weights && host) out->build.graph.lane[node] = rank.lane[lane];
     at.refs[i] = node;
     if (waited != rank.waits.end()) rank.waits.erase(waited);
-    rank.order[item.lane].push_back(node);
-    if (!host) rank.tasks[item.lane].push_back(node);
+    rank.order[lane].push_back(node);
+    if (!host) rank.tasks[lane].push_back(node);
     if (host) mark_steps(r, item.node, node, use);
     if (!communicates) return true;
     if (made != nullptr) {
@@ -906,6 +1101,122 @@ class Rebuilder {
       meet(r, at, item, i, node, role, carried, kind);
     }
     return true;
+  }
+
+  // A call that returns when tasks have ended; begin and end.
+  bool blocks_for_tasks(const PieceItems& items, std::uint32_t i) const {
+    const auto syncs = [&](std::uint32_t k) {
+      const Item& item = program.items[items.first + k];
+      for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e)
+        if (program.edges[e].kind == EdgeKind::sync) return true;
+      return false;
+    };
+    if (syncs(i)) return true;
+    const Item& item = program.items[items.first + i];
+    for (std::uint32_t k = i + 1; k < items.count; ++k) {
+      const Item& next = program.items[items.first + k];
+      if (next.lane == item.lane) return g.source[next.node] == g.source[item.node] && syncs(k);
+    }
+    return false;
+  }
+
+  // ---- overlapped transfers ----
+
+  // A transfer whose call is made, but whose stream is busy with one that is not placed yet. The thread goes on.
+  struct Issued {
+    std::uint32_t rank = 0, role = 0, slot = 0;
+    const Use* use = nullptr;
+    const Item* item = nullptr;
+    Transfer transfer;
+    std::vector<NewEdge> edges;
+  };
+
+  bool issue(std::uint32_t r, Cursor& at, const Item& item, const std::vector<std::uint32_t>& carried) {
+    NewRank& rank = ranks[r];
+    Issued made;
+    made.rank = r;
+    made.use = at.use;
+    made.item = &item;
+    for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
+      const ItemEdge& edge = program.edges[e];
+      if (!edge.inside && program.roles[edge.ref].kind == LaneRole::Kind::exchange) continue;
+      std::uint32_t from = kNone;
+      const auto& order = rank.order[edge.ref];
+      if (edge.inside)
+        from = at.refs[edge.ref];
+      else if (edge.back < order.size())
+        from = order[order.size() - 1 - edge.back];
+      from = resolve(from);
+      if (from == kNone) continue;
+      if (open(from)) return block(rank, from);
+      made.edges.push_back({from, edge.kind, edge.lag});
+    }
+    const Slot& slot = schedule.stage[static_cast<std::size_t>(rank.stage)][static_cast<std::size_t>(at.use->slot)];
+    for (const std::uint32_t k : carried) {
+      made.transfer = slot.transfers[k];
+      made.role = exchange_role(made.transfer);
+      made.slot = static_cast<std::uint32_t>(pending.size());
+      pending.push_back(kNone);
+      auto& order = rank.order[made.role];
+      const std::uint32_t before = order.empty() ? kNone : resolve(order.back());
+      order.push_back(kPending | made.slot);
+      if (!made.transfer.send)
+        rank.received[{made.transfer.peer_stage, made.transfer.forward, made.transfer.chunk, made.transfer.micro_batch,
+                       at.use->step}] = kPending | made.slot;
+      if (open(before))
+        issued_after[before].push_back(made);
+      else
+        place_transfer(made, before);
+    }
+    return true;
+  }
+
+  void place_transfer(const Issued& made, std::uint32_t before) {
+    NewRank& rank = ranks[made.rank];
+    Communication& next = out->build.communication;
+    const Item& item = *made.item;
+    const CommRow& was = c.rows[item.comm];
+    edges = made.edges;
+    if (before != kNone)
+      edges.push_back(
+          {before, EdgeKind::stream, g.ranks[rank.source].lags.at(EdgeKind::stream, NodeKind::comm, NodeKind::comm)});
+    if (edges.empty()) edges.push_back({kNone, EdgeKind::root, 0});
+    const std::uint32_t node = add_node(made.rank, item, 0, g.at_begin[item.node]);
+    out->build.graph.lane[node] = rank.lane[made.role];
+    const Transfer& t = made.transfer;
+    const std::int64_t sender = t.send ? rank.stage : t.peer_stage;
+    const std::uint32_t group = group_of(rank, GroupRole::pipeline, part_group(was));
+    const double each = exchange_bytes(was);
+    const std::int64_t peer = rank_number(now.layout, rank.t, rank.d, t.peer_stage);
+    CommRow row = was;
+    row.rank = made.rank;
+    row.node = row.last = node;
+    row.stream = rank.lane[made.role];
+    row.op = t.send ? CommOp::send : CommOp::recv;
+    row.first_part = static_cast<std::uint32_t>(next.parts.size());
+    row.parts = 1;
+    row.bytes = static_cast<std::int64_t>(each);
+    row.group = group;
+    next.parts.push_back({peer, row.bytes, group, t.send});
+    const double was_ns = traced_exchange_ns(was);
+    const double factor = was_ns > 0 ? exchange_ns(now.layout, rank.number, peer, each) / was_ns : 1;
+    NewRow to;
+    to.rank = made.rank;
+    to.row = static_cast<std::uint32_t>(next.rows.size());
+    to.base_node = was.last;
+    to.waits = item.waits;
+    to.slot = made.slot;
+    to.open = 1;
+    to.duration = std::llround(static_cast<double>(g.duration[was.last]) * factor);
+    row.transfer = to.duration;
+    next.rows.push_back(row);
+    const Key key{-1, sender, t.forward, t.chunk, t.micro_batch, rank.t, rank.d, made.use->step};
+    to.meetings.push_back(meeting(key, 2, group, CommOp::send));
+    const auto id = static_cast<std::uint32_t>(new_rows.size());
+    const std::uint32_t m = to.meetings.front();
+    new_rows.push_back(std::move(to));
+    if (!new_rows[id].waits) finish_row(id, node);
+    arrive(m, id, node);
   }
 
   bool block(NewRank& rank, std::uint32_t ref) {
@@ -1198,7 +1509,8 @@ class Rebuilder {
     }
     o.first_pred.push_back(o.edges());
     new_meetings[m].node = o.size() - 1;
-    for (const std::uint32_t k : new_meetings[m].rows)
+    const std::vector<std::uint32_t> met = new_meetings[m].rows;  // what follows may add meetings
+    for (const std::uint32_t k : met)
       if (--new_rows[k].open == 0 && new_rows[k].waits) finish_row(k, kNone);
   }
 
@@ -1228,10 +1540,16 @@ class Rebuilder {
     comm.last = o.size() - 1;
     pending[row.slot] = comm.last;
     NewRank& rank = ranks[row.rank];
-    if (rank.blocked == (kPending | row.slot)) {
+    const std::uint32_t ref = kPending | row.slot, last = comm.last;
+    if (rank.blocked == ref) {
       rank.blocked = kNone;
       woken.push_back(row.rank);
     }
+    const auto after = issued_after.find(ref);
+    if (after == issued_after.end()) return;
+    const std::vector<Issued> issued = std::move(after->second);
+    issued_after.erase(after);
+    for (const Issued& i : issued) place_transfer(i, last);
   }
 
   std::uint32_t simulated_members(GroupRole role) const {
@@ -1341,12 +1659,6 @@ class Rebuilder {
     refresh_queue_lags(out->build.graph);
   }
 
-  struct NewEdge {
-    std::uint32_t from;
-    EdgeKind kind;
-    Ns lag;
-  };
-
   const TraceSet& traces;
   const GraphBuild& base;
   const ExecGraph& g;
@@ -1361,11 +1673,14 @@ class Rebuilder {
   std::vector<PassPieces> pass_pieces;
   std::vector<ExchangePiece> exchanges;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint8_t>, std::vector<const ExchangePiece*>> fitting;
+  std::map<std::uint32_t, std::uint8_t> named_mask;           // by row of the traced job
+  std::map<std::uint32_t, std::vector<Issued>> issued_after;  // by pending transfer
   Bucketing buckets;
   double gradient_bytes = 4;
   std::int32_t base_steps = 0;
   Schedule schedule;
   std::int64_t tensor = 1, replicas = 1;
+  std::uint32_t main_role = 0;  // the thread that runs the schedule
   std::vector<NewRank> ranks;
   std::vector<std::vector<std::uint32_t>> made_lane, made_op;  // by column: by role, the lane added; by made task, its name
   std::uint32_t made_name = 0;                                // of Communication::op_names: the first made task's
@@ -1380,6 +1695,26 @@ class Rebuilder {
 };
 
 }  // namespace
+
+Result<JobShape> with_schedule(const JobShape& job, std::string_view schedule) {
+  constexpr std::string_view kInterleaved = "interleaved:";
+  JobShape next = job;
+  next.chunks = 1;
+  if (schedule == "1f1b") {
+    next.schedule = ScheduleKind::one_f_one_b;
+  } else if (schedule == "zero-bubble") {
+    next.schedule = ScheduleKind::zero_bubble;
+  } else {
+    const std::string_view number = schedule.substr(std::min(schedule.size(), kInterleaved.size()));
+    const auto [end, wrong] = std::from_chars(number.data(), number.data() + number.size(), next.chunks);
+    if (!schedule.starts_with(kInterleaved) || wrong != std::errc{} || end != number.data() + number.size() ||
+        next.chunks < 1)
+      return fail("unknown schedule " + std::string(schedule), "", "1f1b, interleaved:V or zero-bubble");
+    next.schedule = next.chunks > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  }
+  next.overlap = next.chunks > 1 && (job.chunks > 1 ? job.overlap : true);
+  return next;
+}
 
 double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated, double positions) {
   const double attention = d.heads * d.head_dim, keys = d.kv_heads * d.head_dim;

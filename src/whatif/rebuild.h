@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "costs/collective.h"
@@ -17,13 +18,20 @@ namespace orrery {
 struct JobShape {  // all that a rebuilt job is described by
   JobLayout layout;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
-  std::int32_t chunks = 1;  // of each stage
-  Dims dims;                // of the model and a micro-batch
+  std::int32_t chunks = 1;        // of each stage
+  bool overlap = false;           // several chunks: sends and receives beside the passes (Schedule::overlap)
+  bool all_forward_first = true;  // several chunks: see make_schedule
+  Dims dims;                      // of the model and a micro-batch
   bool gated_mlp = false;
   Recompute recompute = Recompute::none;
   double positions = 0;  // rows of a learnt position embedding
   bool tied_embedding = false;  // one weight for embedding and head
 };
+
+// The job under "1f1b", "interleaved:V" (V chunks of each stage) or "zero-bubble". An interleaved job keeps how it
+// sends and receives; one that becomes interleaved does so beside its passes, Megatron-LM's default. Error: another
+// text.
+Result<JobShape> with_schedule(const JobShape& job, std::string_view schedule);
 
 // What the pieces' times become; by node of the traced job.
 struct Rates {
@@ -45,8 +53,8 @@ struct Rebuilt {
   TraceSet traces;  // names only: one row of `ranks` a column (the ranks of a pipeline) of the traced job
   GraphBuild build;
   std::vector<std::vector<std::uint32_t>> parts;  // by row of `traces`: the rows of the traced job's that are in it
-  std::uint64_t unlike = 0;           // waits that found no counterpart
-  std::vector<std::string> modelled;  // what the traced job has nothing like
+  std::uint64_t unlike = 0;                       // waits that found no counterpart
+  std::vector<std::string> modelled;              // what the traced job has nothing like
 };
 
 // Parameters of one stage under tensor parallelism: of its layers, and of the embedding or head where it has one.

@@ -1,7 +1,6 @@
 #include "whatif/schedule.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 
 namespace orrery {
@@ -39,9 +38,8 @@ class StageWriter {
     slot.transfers.push_back({true, forward, to % job_.stages, p.micro_batch, p.chunk});
   }
   void receive(Slot& slot, bool forward, Place p) const {
-    const std::int32_t from = p.chunk * job_.stages + stage_ - (forward ? 1 : -1);
-    if (from < 0 || from >= parts() || job_.stages == 1) return;
-    slot.transfers.push_back({false, forward, from % job_.stages, p.micro_batch, from / job_.stages});
+    const auto t = input_of(job_, stage_, {true, forward ? Pass::forward : Pass::backward, p.micro_batch, p.chunk, {}});
+    if (t) slot.transfers.push_back(*t);
   }
 
   const Schedule& job_;
@@ -84,7 +82,7 @@ void write_one_f_one_b(const Schedule& job, std::int32_t stage, bool split, Stag
   while (split && weights < m) weight();
 }
 
-void write_interleaved(const Schedule& job, std::int32_t stage, StageWriter& out) {
+void write_interleaved(const Schedule& job, std::int32_t stage, bool all_forward_first, StageWriter& out) {
   const std::int32_t group = job.stages, all = job.micro_batches * job.chunks;
   // Chunk after chunk of `group` micro-batches, then of the next `group`. Backward the chunks are taken from the last.
   const auto forward = [&](std::int32_t k) {
@@ -98,7 +96,7 @@ void write_interleaved(const Schedule& job, std::int32_t stage, StageWriter& out
     return k + 1 < all ? std::optional<Place>(order(k + 1)) : std::nullopt;
   };
 
-  const std::int32_t warm_up = job.micro_batches == job.stages
+  const std::int32_t warm_up = job.micro_batches == job.stages && all_forward_first
                                    ? all
                                    : std::min(all, (job.stages - stage - 1) * 2 + (job.chunks - 1) * job.stages);
   const std::int32_t steady = all - warm_up;
@@ -112,6 +110,12 @@ void write_interleaved(const Schedule& job, std::int32_t stage, StageWriter& out
   }
   for (std::int32_t k = 0; k < steady; ++k) {
     out.run(Pass::forward, forward(warm_up + k));
+    if (job.overlap) {
+      out.exchange({.before_forward = next(forward, warm_up + k), .after_forward = forward(warm_up + k)});
+      out.run(Pass::backward, backward(k));
+      out.exchange({.after_backward = backward(k), .before_backward = next(backward, k)});
+      continue;
+    }
     out.run(Pass::backward, backward(k));
     out.exchange({.after_backward = backward(k),
                   .before_forward = next(forward, warm_up + k),
@@ -139,8 +143,16 @@ std::string_view name_of(ScheduleKind k) {
   return "";
 }
 
-Result<Schedule> make_schedule(ScheduleKind kind, std::int32_t stages, std::int32_t chunks,
-                               std::int32_t micro_batches) {
+std::optional<Transfer> input_of(const Schedule& job, std::int32_t stage, const Slot& pass) {
+  if (!pass.is_pass || pass.pass == Pass::weight || job.stages == 1) return std::nullopt;
+  const bool forward = pass.pass == Pass::forward;
+  const std::int32_t from = pass.chunk * job.stages + stage - (forward ? 1 : -1);
+  if (from < 0 || from >= job.stages * job.chunks) return std::nullopt;
+  return Transfer{false, forward, from % job.stages, pass.micro_batch, from / job.stages};
+}
+
+Result<Schedule> make_schedule(ScheduleKind kind, std::int32_t stages, std::int32_t chunks, std::int32_t micro_batches,
+                               bool overlap, bool all_forward_first) {
   constexpr std::int64_t kMostPasses = 100'000'000;  // of all stages: memory, and no overflow below
   if (stages < 1 || chunks < 1 || micro_batches < 1)
     return fail("a schedule needs at least one stage, one chunk and one micro-batch");
@@ -151,17 +163,18 @@ Result<Schedule> make_schedule(ScheduleKind kind, std::int32_t stages, std::int3
   if (kind != ScheduleKind::interleaved && chunks > 1)
     return fail("only the interleaved schedule has several chunks on a stage", "",
                 "use interleaved:" + std::to_string(chunks));
+  if (overlap && chunks == 1) return fail("only an interleaved schedule sends and receives beside its passes");
   if (chunks > 1 && micro_batches % stages != 0)
     return fail("interleaved: " + std::to_string(micro_batches) + " micro-batches are not a multiple of " +
                     std::to_string(stages) + " stages",
                 "", "choose a multiple, or 1f1b");
 
-  Schedule job{kind, stages, chunks, micro_batches, {}};
+  Schedule job{kind, stages, chunks, micro_batches, overlap, {}};
   job.stage.resize(static_cast<std::size_t>(stages));
   for (std::int32_t s = 0; s < stages; ++s) {
     StageWriter out(job, s, job.stage[static_cast<std::size_t>(s)]);
     if (chunks > 1)
-      write_interleaved(job, s, out);
+      write_interleaved(job, s, all_forward_first, out);
     else
       write_one_f_one_b(job, s, kind == ScheduleKind::zero_bubble, out);
   }
