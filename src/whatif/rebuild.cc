@@ -11,11 +11,6 @@ namespace {
 
 constexpr std::uint32_t kPending = 0x80000000u;  // a reference to a transfer that is not placed yet
 
-Pattern pattern_of(CommOp op) {
-  if (op == CommOp::all_reduce) return Pattern::all_reduce;
-  return is_point_to_point(op) ? Pattern::point_to_point : Pattern::gather_or_scatter;
-}
-
 // A piece of the traced job in its new place.
 struct Use {
   std::uint32_t rank = 0, piece = 0;  // of the traced job
