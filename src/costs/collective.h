@@ -7,7 +7,8 @@
 //   inside a server: message * (bus factor + fixed cost) / bandwidth. Bus factors are those of NCCL's tests; the fixed
 //     cost is what every byte pays however few members there are (a copy), so small groups reach less bus bandwidth
 //   between servers: rings are laid so that each member's own network card carries a share: message * bus factor over
-//     members in a server times the bandwidth of one card, never quicker than inside a server
+//     the cards of the members in a server (a little less than as many times one: the slowest ring sets the pace),
+//     never quicker than inside a server
 //   large all-reduces of 5 or more GPUs on one switch that can add (NVLink SHARP): message over the switch's bandwidth
 //   sends: latency + message / bandwidth of one link of that kind
 //
@@ -30,19 +31,21 @@ struct Level {                // links of one kind
   double p2p_ns = 10'000;     // latency of a send
   double small_hop_ns = 600;  // from one member to the next, small messages
   double large_hop_ns = 3'400;
-  bool seen = false;  // in the trace
+  bool seen = false;  // in the trace, with messages of a MiB or more
 };
 
-inline constexpr std::size_t kNetworkParameters = 15;
+inline constexpr std::size_t kNetworkParameters = 16;
 
 // Defaults: NCCL's tuning model (rings and trees of its LL and Simple protocols), what traces do not tell.
 struct NetworkModel {
-  Level intra, inter{.p2p_share = 0.97, .p2p_ns = 18'000, .small_hop_ns = 5'000, .large_hop_ns = 14'000};
+  Level intra, inter{.p2p_share = 0.95, .p2p_ns = 18'000, .small_hop_ns = 5'000, .large_hop_ns = 14'000};
   double small_ns = 6'700, large_ns = 8'400;  // latency of any collective, before hops
   double small_share = 0.25;                  // bandwidth of the small protocol over that of the large
   double fixed_cost = 0.3;                    // inside a server, of an all-reduce (half of the others); in bus factors
+  double rail_loss = 0.02;                    // several cards of a server reach (cards)^(1 - loss) times one
   double switch_share = 0;                    // message a ns of an adding switch over intra.gb_per_s; 0 = there is none
-  // Of the logarithms of the numbers above, in the order of network_parameters(); how well each is known.
+  double misfit = 0.03;  // how far transfers of one size lie from the law, relative: one standard deviation
+  // Of the logarithms of the numbers above but misfit, in the order of network_parameters(); how well each is known.
   std::array<std::array<double, kNetworkParameters>, kNetworkParameters> covariance{};
 };
 std::array<double*, kNetworkParameters> network_parameters(NetworkModel& net);

@@ -46,7 +46,7 @@ Pattern pattern_of(CommOp op);
 Placement place_of(const GraphBuild& build, const Meeting& m, std::int64_t gpus_per_node);
 // Bytes as NCCL's tests count them, of one send where a kernel has several. -1 = not known.
 std::int64_t message_of(const Communication& c, const Meeting& m);
-// The transfers of the traces, one row a size, pattern and placement.
+// The transfers of the traces, one row a size (to 1%), pattern and placement.
 std::vector<TransferSample> transfer_samples(const GraphBuild& build, std::int64_t gpus_per_node);
 // Both levels and all patterns, from the transfers of the job and the facts of its GPU; Level::seen where a transfer
 // of the trace runs over such links.

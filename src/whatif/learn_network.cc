@@ -46,7 +46,12 @@ std::int64_t message_of(const Communication& c, const Meeting& m) {
 
 std::vector<TransferSample> transfer_samples(const GraphBuild& build, std::int64_t gpus_per_node) {
   const Communication& c = build.communication;
-  std::map<std::tuple<Pattern, std::int64_t, std::int64_t, std::int64_t>, std::vector<double>> times;
+  struct Alike {
+    std::vector<double> times;
+    double bytes = 0;  // of all together
+  };
+  constexpr double kSizes = 64;  // an octave: sizes within 1% are one
+  std::map<std::tuple<Pattern, std::int64_t, std::int64_t, std::int64_t>, Alike> groups;
   for (const Meeting& m : c.meetings) {
     const Pattern pattern = pattern_of(m.op);
     const std::int64_t bytes = message_of(c, m);
@@ -54,12 +59,18 @@ std::vector<TransferSample> transfer_samples(const GraphBuild& build, std::int64
     if (pattern == Pattern::point_to_point && m.members != 2) continue;
     if (m.op == CommOp::gather || m.op == CommOp::scatter || m.op == CommOp::other) continue;
     const Placement where = place_of(build, m, gpus_per_node);
-    times[{pattern, where.members, where.members_in_server, bytes}].push_back(static_cast<double>(m.transfer));
+    const std::int64_t size = std::llround(kSizes * std::log2(static_cast<double>(bytes) + 1));
+    Alike& group = groups[{pattern, where.members, where.members_in_server, size}];
+    group.times.push_back(static_cast<double>(m.transfer));
+    group.bytes += static_cast<double>(bytes);
   }
   std::vector<TransferSample> out;
-  for (auto& [key, t] : times) {
-    const auto& [pattern, members, in_server, bytes] = key;
-    TransferSample s{pattern, {members, in_server}, static_cast<double>(bytes)};
+  for (auto& [key, group] : groups) {
+    std::vector<double>& t = group.times;
+    TransferSample s;
+    s.pattern = std::get<0>(key);
+    s.where = {std::get<1>(key), std::get<2>(key)};
+    s.bytes = group.bytes / static_cast<double>(t.size());
     const auto mid = t.begin() + static_cast<std::ptrdiff_t>(t.size() / 2);
     std::nth_element(t.begin(), mid, t.end());
     s.ns = *mid;

@@ -8,6 +8,8 @@
 namespace orrery {
 namespace {
 
+constexpr std::int64_t kSmall = 64 * 1024;
+
 std::int64_t bytes_of(const Communication& c, const Meeting& m) { return c.rows[c.members[m.first].row].bytes; }
 
 }  // namespace
@@ -51,8 +53,9 @@ Changed change_transfers(GraphBuild& build, Link link, double bandwidth, const F
         if (bytes >= 0 && was.bytes_ns >= 0 && was.total() > 0) {
           latency = traced * was.latency_ns / was.total();
           factor = is.total() / was.total();
-        } else {  // of a size that is not known: the latency of a small message, the rest goes with the bandwidth
-          latency = std::min(traced, was.latency_ns);
+        } else {  // sizes or bandwidth that the trace does not tell: small messages are latency, others go with the
+                  // bandwidth
+          latency = bytes >= 0 && bytes <= kSmall ? traced : std::min(traced, was.latency_ns);
           if (traced > 0) factor = (latency + (traced - latency) / bandwidth) / traced;
         }
         const Ns t = stretch(g.duration[n], static_cast<Ns>(std::llround(latency)), factor);

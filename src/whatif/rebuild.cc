@@ -707,10 +707,12 @@ class Rebuilder {
     }
     // what it waits for
     edges.clear();
-    if (item.in_order && !rank.order[item.lane].empty()) {
+    // A stream runs in order whatever it is given; what was first on it in the trace tells no lag of its own.
+    if ((item.in_order || !host) && !rank.order[item.lane].empty()) {
       const std::uint32_t before = resolve(rank.order[item.lane].back());
       if (open(before)) return block(rank, before);
-      edges.push_back({before, host ? EdgeKind::thread : EdgeKind::stream, item.order_lag});
+      const Ns usual = g.ranks[g.rank[item.node]].lags.at(EdgeKind::stream, out->build.graph.kind[before], g.kind[item.node]);
+      edges.push_back({before, host ? EdgeKind::thread : EdgeKind::stream, item.in_order ? item.order_lag : usual});
     }
     for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
       const ItemEdge& edge = program.edges[e];
