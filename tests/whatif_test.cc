@@ -178,8 +178,8 @@ TraceSet two_ranks(const std::string& second_host = "a") {
   return job(std::move(a), std::move(b));
 }
 
-// A small all-reduce of 10 us, one of 4 MiB for 95 and one of 16 MiB for 335: a line through the large ones has 15 us at
-// no bytes.
+// A small all-reduce of 10 us, one of 4 MiB for 95 and one of 16 MiB for 335: a line through the large ones has 15 us
+// at no bytes.
 TraceSet two_ranks_three_sizes() {
   RankBuilder a(0, "a", 2), b(1, "a", 2);
   for (RankBuilder* r : {&a, &b}) {
