@@ -7,13 +7,13 @@ namespace {
 
 // The longer names first: "H100 PCIe" before "H100". Memory is what the driver reports (nvidia-smi or totalGlobalMem),
 // as collected by Modal (nvidia-gpu-memory-capacity) for A100, H100 and H200 and in pytorch/ao#4002 for B200; of others
-// what the data sheet says. V100: nvidia-smi, remembered.
+// what the data sheet says. V100: nvidia-smi, remembered. Switches that add (NVLink SHARP): SXM servers from Hopper on.
 constexpr std::array<GpuFacts, 12> kGpus = {{
-    {"B200", 148, 2250, 8000, 178.35, 900, 50, "NVIDIA DGX B200 datasheet: 8 x 400 Gb/s ConnectX-7"},
-    {"H200", 132, 989, 4800, 140.4, 450, 50, "NVIDIA H200 datasheet; DGX H200: 8 x 400 Gb/s ConnectX-7"},
+    {"B200", 148, 2250, 8000, 178.35, 900, 50, "NVIDIA DGX B200 datasheet: 8 x 400 Gb/s ConnectX-7", true},
+    {"H200", 132, 989, 4800, 140.4, 450, 50, "NVIDIA H200 datasheet; DGX H200: 8 x 400 Gb/s ConnectX-7", true},
     {"H100 PCIe", 114, 756, 2000, 79.65, 300, 25, "NVIDIA H100 datasheet (PCIe, NVLink bridge)"},
-    {"H100", 132, 989, 3350, 79.65, 450, 50, "NVIDIA H100 datasheet (SXM5); DGX H100: 8 x 400 Gb/s ConnectX-7"},
-    {"H800", 132, 989, 3350, 79.65, 200, 50, "NVIDIA H800 (SXM5): NVLink 400 GB/s both ways; memory as H100"},
+    {"H100", 132, 989, 3350, 79.65, 450, 50, "NVIDIA H100 datasheet (SXM5); DGX H100: 8 x 400 Gb/s ConnectX-7", true},
+    {"H800", 132, 989, 3350, 79.65, 200, 50, "NVIDIA H800 (SXM5): NVLink 400 GB/s both ways; memory as H100", true},
     {"A100-SXM4-80GB", 108, 312, 2039, 80, 300, 25,
      "NVIDIA A100 80GB datasheet (SXM4); DGX A100: 8 x 200 Gb/s ConnectX-6"},
     {"A100-SXM-80GB", 108, 312, 2039, 80, 300, 25, "the same, as older drivers name it"},

@@ -13,6 +13,7 @@ struct GpuFacts {
   double nvlink_gb_per_s = 0;  // each way, all links of one GPU; 0 = none
   double nic_gb_per_s = 0;     // each way, a GPU's share of the network of the usual 8-GPU server
   std::string_view source;
+  bool nvlink_sharp = false;  // switches that add: all-reduces of a full server exceed rings
 };
 
 // The row whose name is part of `device`; nullptr = not known.

@@ -13,12 +13,12 @@ namespace {
 
 enum class Use : std::uint8_t { model, gradients, exchange, other };  // model: kernels and tensor-parallel collectives
 
-struct Call {            // one launch
-  Ns at;                 // begin of the call
-  std::uint32_t begin;   // host node that leads up to it
-  std::uint32_t task;    // of several (a graph) the first
-  std::uint32_t lane;    // thread
-  std::uint32_t name;    // of the kernel
+struct Call {           // one launch
+  Ns at;                // begin of the call
+  std::uint32_t begin;  // host node that leads up to it
+  std::uint32_t task;   // of several (a graph) the first
+  std::uint32_t lane;   // thread
+  std::uint32_t name;   // of the kernel
   Ns duration;
   Use use;
   bool counts;  // a kernel or collective: one of the stretch that repeats itself
@@ -174,11 +174,11 @@ class RankDissector {
     for (const auto& [l, m] : models)
       if (l != main_lane && m.layers == layers) backward_lane = l;
     if (backward_lane == kNone)
-      return fail("the layers cannot be told: forward and backward of " + who() + " repeat " +
-                  std::to_string(layers) + " and " + std::to_string(counts.begin()->first == main_lane
-                                                                       ? counts.rbegin()->second
-                                                                       : counts.begin()->second) +
-                  " times");
+      return fail(
+          "the layers cannot be told: forward and backward of " + who() + " repeat " + std::to_string(layers) +
+          " and " +
+          std::to_string(counts.begin()->first == main_lane ? counts.rbegin()->second : counts.begin()->second) +
+          " times");
     // Chunks of an interleaved pipeline differ in what is before and after their layers, and with it in where those
     // begin: each sequence of launches that most micro-batches have tells by one of its own.
     std::map<std::vector<std::uint32_t>, std::vector<std::size_t>> alike;  // thread and names -> stretches
@@ -260,12 +260,12 @@ class RankDissector {
           leaves = main_row(raw(g.pred[e])), found = true;
       if (found) break;
     }
-    const auto after = std::partition_point(main.node.begin(), main.node.end(),
-                                            [&](std::uint32_t n) { return end_of(n) <= first; });
+    const auto after =
+        std::partition_point(main.node.begin(), main.node.end(), [&](std::uint32_t n) { return end_of(n) <= first; });
     const auto by_time = static_cast<std::uint32_t>(after - main.node.begin());
     if (leaves == kNone || leaves > by_time) leaves = by_time == 0 ? 0 : by_time - 1;
-    const auto back = std::partition_point(main.node.begin(), main.node.end(),
-                                           [&](std::uint32_t n) { return end_of(n) <= last; });
+    const auto back =
+        std::partition_point(main.node.begin(), main.node.end(), [&](std::uint32_t n) { return end_of(n) <= last; });
     returns = static_cast<std::uint32_t>(back - main.node.begin());
     for (std::uint32_t row = leaves + 1; row < main.node.size(); ++row) {
       const std::uint32_t n = main.node[row];
@@ -300,7 +300,8 @@ class RankDissector {
         open_waits = false;
       }
       const std::string_view name = trace.name_of(g.source[n]);
-      if (lowest && (name.find("WaitEvent") != std::string_view::npos || name.find("Synchronize") != std::string_view::npos))
+      if (lowest &&
+          (name.find("WaitEvent") != std::string_view::npos || name.find("Synchronize") != std::string_view::npos))
         open_waits = true;
     }
     return waited;
@@ -402,7 +403,8 @@ class RankDissector {
           borders_of_burst(p, leaves, returns);
           to_row = leaves;
         } else {
-          // the first launch of any kind after what came before; of the first element the usual number before the layers
+          // the first launch of any kind after what came before; of the first element the usual number before the
+          // layers
           std::size_t i = p.starts.front();
           std::size_t n = 0;
           while (n < lead && i > first && calls[i - 1].lane == main_lane && local.at(calls[i - 1].begin) >= from_row &&
@@ -484,7 +486,8 @@ class RankDissector {
     return {};
   }
 
-  std::size_t last_exchange(std::size_t i) const {  // one past the exchange before call i, if no model launch lies between
+  std::size_t last_exchange(
+      std::size_t i) const {  // one past the exchange before call i, if no model launch lies between
     for (std::size_t j = i; j-- > 0;) {
       if (calls[j].use == Use::exchange) return j + 1;
       if (calls[j].counts) return SIZE_MAX;
@@ -590,9 +593,9 @@ class RankDissector {
 }  // namespace
 
 std::string_view name_of(PieceKind k) {
-  constexpr std::string_view kNames[] = {"outside",        "step begin",     "exchange",     "forward begin",
-                                         "forward layer",  "forward end",    "backward begin", "backward layer",
-                                         "backward end",   "bucket",         "step end"};
+  constexpr std::string_view kNames[] = {"outside",       "step begin",  "exchange",       "forward begin",
+                                         "forward layer", "forward end", "backward begin", "backward layer",
+                                         "backward end",  "bucket",      "step end"};
   return kNames[static_cast<std::size_t>(k)];
 }
 

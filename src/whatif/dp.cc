@@ -6,15 +6,6 @@
 #include "whatif/optimizer.h"
 
 namespace orrery {
-namespace {
-
-Pattern pattern_of(CommOp op) {
-  if (op == CommOp::all_reduce) return Pattern::all_reduce;
-  return is_point_to_point(op) ? Pattern::point_to_point : Pattern::gather_or_scatter;
-}
-
-}  // namespace
-
 Result<Changed> change_dp(const TraceSet& traces, GraphBuild& build, JobLayout& layout, std::int64_t dp) {
   if (dp < 1) return fail("data parallelism of less than 1", "--dp " + std::to_string(dp));
   if (dp == layout.dp) return Changed{};

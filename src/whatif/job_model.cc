@@ -7,6 +7,7 @@
 
 #include "base/median.h"
 #include "whatif/collective_edits.h"
+#include "whatif/recompute.h"
 #include "whatif/zero_bubble.h"
 
 namespace orrery {
@@ -271,7 +272,22 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
 Result<Rebuilt> rebuild_as(const TraceSet& traces, const GraphBuild& build, const JobModel& job, const JobShape& next,
                            const CostTable* table, const RebuildOptions& options, RatesError& error) {
   const Rates rates = rates_for(job, build, next, table, error);
-  return rebuild(traces, build, job.program, job.base, next, rates, job.net, options);
+  const bool collectives = collectives_differ(job, next), recomputes = next.recompute != job.base.recompute;
+  if (!collectives && !recomputes) return rebuild(traces, build, job.program, job.base, next, rates, job.net, options);
+  std::vector<std::string> modelled;
+  Program program = job.program;
+  if (collectives) {
+    auto edited = edit_collectives(traces, build, job, next, modelled);
+    if (!edited) return tl::unexpected(edited.error());
+    program = std::move(*edited);
+  }
+  if (recomputes) {
+    const auto done = change_recompute(program, traces, build, job.base, job.base.recompute, next.recompute);
+    if (!done) return tl::unexpected(done.error());
+  }
+  auto made = rebuild(traces, build, program, job.base, next, rates, job.net, options);
+  if (made) made->modelled.insert(made->modelled.end(), modelled.begin(), modelled.end());
+  return made;
 }
 
 Overlap overlap_for(const Rebuilt& rebuilt, const Overlap& traced, const TraceSet& traces) {

@@ -38,8 +38,18 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
 // What of the job's meetings a role is: point-to-point is the pipeline's, whatever group it uses.
 GroupRole role_of(const JobLayout& layout, const Communication& c, const Meeting& m);
 
-// Latency and bandwidth of both levels, from the transfers of the job, completed by the facts of its GPU. `assumed`:
-// the levels that the trace never used.
+// ---- learn_network.cc ----
+
+Pattern pattern_of(CommOp op);
+// Where the members of a meeting are: by their hosts where the traces name several, else by their numbers
+// (gpus_per_node = 0: all of them on one host).
+Placement place_of(const GraphBuild& build, const Meeting& m, std::int64_t gpus_per_node);
+// Bytes as NCCL's tests count them, of one send where a kernel has several. -1 = not known.
+std::int64_t message_of(const Communication& c, const Meeting& m);
+// The transfers of the traces, one row a size (to 1%), pattern and placement.
+std::vector<TransferSample> transfer_samples(const GraphBuild& build, std::int64_t gpus_per_node);
+// Both levels and all patterns, from the transfers of the job and the facts of its GPU; Level::seen where a transfer
+// of the trace runs over such links.
 NetworkModel learn_network(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout);
 
 // ---- edits of the layout ----

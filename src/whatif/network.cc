@@ -1,9 +1,8 @@
-// --network: links with another bandwidth.
+// --network: links with another bandwidth or latency.
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <tuple>
 
+#include "whatif/layout.h"
 #include "whatif/whatif.h"
 
 namespace orrery {
@@ -12,16 +11,6 @@ namespace {
 constexpr std::int64_t kSmall = 64 * 1024;
 
 std::int64_t bytes_of(const Communication& c, const Meeting& m) { return c.rows[c.members[m.first].row].bytes; }
-
-Ns latency_of(const std::vector<LinkLatency>& known, const Meeting& m, Link link) {
-  Ns any = -1;
-  for (const LinkLatency& l : known) {
-    if (l.link != link) continue;
-    if (l.op == m.op && l.members == m.members) return l.latency;
-    any = any < 0 ? l.latency : std::min(any, l.latency);
-  }
-  return std::max<Ns>(any, 0);
-}
 
 }  // namespace
 
@@ -32,44 +21,50 @@ Link link_of(const Communication& c, const Meeting& m) {
   return Link::intra;
 }
 
-std::vector<LinkLatency> learn_latencies(const Communication& c) {
-  std::map<std::tuple<CommOp, std::uint32_t, Link>, Ns> least;
-  for (const Meeting& m : c.meetings) {
-    const std::int64_t bytes = bytes_of(c, m);
-    if (bytes < 0 || bytes > kSmall) continue;
-    const auto [it, fresh] = least.try_emplace({m.op, m.members, link_of(c, m)}, m.transfer);
-    if (!fresh) it->second = std::min(it->second, m.transfer);
-  }
-  std::vector<LinkLatency> out;
-  for (const auto& [key, latency] : least)
-    out.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), latency});
-  return out;
-}
-
 namespace {
 
-// `stretch` gives a transfer's new time from its old one and its latency.
+// `stretch` gives a transfer's new time from its old one, the part of it that is latency (as traced) and the quotient
+// of its new time over its old one with other bandwidths (the model's).
 template <class F>
-Changed change_transfers(GraphBuild& build, Link link, const F& stretch) {
+Changed change_transfers(GraphBuild& build, Link link, double bandwidth, const F& stretch) {
   ExecGraph& g = build.graph;
   const Communication& c = build.communication;
-  const std::vector<LinkLatency> latencies = learn_latencies(c);
+  // The edited links are in the trace, so no facts of a GPU are needed.
+  const NetworkModel net = fit_network(transfer_samples(build, 0), nullptr);
+  NetworkModel next = net;
+  (link == Link::intra ? next.intra : next.inter).gb_per_s *= bandwidth;
   Changed changed;
   std::vector<std::uint8_t> done(c.rows.size(), 0);  // a kernel of several meetings changes once
   for (const Meeting& m : c.meetings) {
     if (link_of(c, m) != link) continue;
-    const Ns latency = latency_of(latencies, m, link);
+    const std::int64_t bytes = message_of(c, m);
+    const Placement where = place_of(build, m, 0);
+    const Pattern pattern = pattern_of(m.op);
+    const TransferParts was =
+        transfer_parts(net, pattern, static_cast<double>(std::max<std::int64_t>(bytes, 0)), where);
+    const TransferParts is =
+        transfer_parts(next, pattern, static_cast<double>(std::max<std::int64_t>(bytes, 0)), where);
     for (std::uint32_t k = 0; k < m.members; ++k) {
       const std::uint32_t row = c.members[m.first + k].row;
       const std::uint32_t n = c.rows[row].last;
       if (done[row]++ == 0) {
-        const Ns t = stretch(g.duration[n], std::min(g.duration[n], latency));
+        const auto traced = static_cast<double>(c.rows[row].transfer >= 0 ? c.rows[row].transfer : g.duration[n]);
+        double latency = 0, factor = 1 / bandwidth;
+        if (bytes >= 0 && was.bytes_ns >= 0 && was.total() > 0) {
+          latency = traced * was.latency_ns / was.total();
+          factor = is.total() / was.total();
+        } else {  // sizes or bandwidth that the trace does not tell: small messages are latency, others go with the
+                  // bandwidth
+          latency = bytes >= 0 && bytes <= kSmall ? traced : std::min(traced, was.latency_ns);
+          if (traced > 0) factor = (latency + (traced - latency) / bandwidth) / traced;
+        }
+        const Ns t = stretch(g.duration[n], static_cast<Ns>(std::llround(latency)), factor);
         changed.nodes += t != g.duration[n];
         g.duration[n] = t;
       }
       for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e) {
         if (g.pred[e] != m.node || g.pred_lag[e] == 0) continue;
-        g.pred_lag[e] = stretch(g.pred_lag[e], 0);
+        g.pred_lag[e] = stretch(g.pred_lag[e], 0, 1 / bandwidth);
         ++changed.edges;
       }
     }
@@ -81,13 +76,14 @@ Changed change_transfers(GraphBuild& build, Link link, const F& stretch) {
 }  // namespace
 
 Changed scale_bandwidth(GraphBuild& build, Link link, double factor) {
-  return change_transfers(build, link, [&](Ns t, Ns fixed) {
-    return fixed + static_cast<Ns>(std::llround(static_cast<double>(t - fixed) / factor));
+  return change_transfers(build, link, factor, [&](Ns t, Ns, double quotient) {
+    return static_cast<Ns>(std::llround(static_cast<double>(t) * quotient));
   });
 }
 
 Changed set_latency(GraphBuild& build, Link link, Ns latency) {
-  return change_transfers(build, link, [&](Ns t, Ns fixed) { return fixed == 0 ? t : t - fixed + latency; });
+  return change_transfers(
+      build, link, 1, [&](Ns t, Ns fixed, double) { return fixed == 0 ? t : std::max<Ns>(0, t - fixed) + latency; });
 }
 
 double bus_bandwidth(const Communication& c, Link link) {

@@ -34,7 +34,6 @@ Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobMo
     if (before <= 0 || after <= 0 || before == after) return;
     changed.nodes += scale_bandwidth(build, link, after / before).nodes;
     level.gb_per_s *= after / before;
-    level.p2p_gb_per_s *= after / before;
   };
   links(Link::intra, job.net.intra, from->nvlink_gb_per_s, to->nvlink_gb_per_s);
   links(Link::inter, job.net.inter, from->nic_gb_per_s, to->nic_gb_per_s);

@@ -157,7 +157,8 @@ class Learner {
           item.transfer = row.last == n && row.last != row.node;
           item.waits = waits[item.comm] != 0;
         }
-        for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e) add_edge(item, n, e, piece, before, order[first[piece]]);
+        for (std::uint32_t e = g.first_pred[n]; e < g.first_pred[n + 1]; ++e)
+          add_edge(item, n, e, piece, before, order[first[piece]]);
         item.edges = static_cast<std::uint32_t>(p.edges.size()) - item.first_edge;
         p.items.push_back(item);
       }
@@ -189,7 +190,8 @@ class Learner {
     std::vector<Key> keys;
     for (std::uint32_t i = from; i < to; ++i) keys.push_back(key_of(order[i]));
     std::sort(keys.begin(), keys.end());
-    const std::uint32_t piece = to > from ? p.anatomy.piece[order[from]] : 0, rank = to > from ? g.rank[order[from]] : 0;
+    const std::uint32_t piece = to > from ? p.anatomy.piece[order[from]] : 0,
+                        rank = to > from ? g.rank[order[from]] : 0;
     std::uint32_t out = from;
     std::vector<std::uint32_t> open;
     for (const Key& k : keys) {
@@ -214,8 +216,8 @@ class Learner {
     }
   }
 
-  void add_edge(Item& item, std::uint32_t n, std::uint32_t e, std::uint32_t piece,
-                std::vector<std::uint32_t>& before, std::uint32_t begin) {
+  void add_edge(Item& item, std::uint32_t n, std::uint32_t e, std::uint32_t piece, std::vector<std::uint32_t>& before,
+                std::uint32_t begin) {
     const EdgeKind kind = g.pred_kind[e];
     if (g.pred[e] == kNoNode) {
       item.root = true;
@@ -285,8 +287,9 @@ class Learner {
     std::vector<std::uint32_t> number(g.size(), 0);
     std::map<std::uint32_t, std::uint32_t> next;
     for (std::uint32_t n = 0; n < g.size(); ++n)
-      if (g.lane[n] != kNone && g.kind[n] != NodeKind::host && !(row_of[n] != kNone && b.communication.rows[row_of[n]].last == n &&
-                                                                 b.communication.rows[row_of[n]].node != n))
+      if (g.lane[n] != kNone && g.kind[n] != NodeKind::host &&
+          !(row_of[n] != kNone && b.communication.rows[row_of[n]].last == n &&
+            b.communication.rows[row_of[n]].node != n))
         number[n] = next[g.lane[n]]++;
     std::map<std::uint32_t, std::uint32_t> launched;  // by call's end node: its task
     for (std::uint32_t n = 0; n < g.size(); ++n)

@@ -12,11 +12,6 @@ namespace {
 
 constexpr std::uint32_t kPending = 0x80000000u;  // a reference to a transfer that is not placed yet
 
-Pattern pattern_of(CommOp op) {
-  if (op == CommOp::all_reduce) return Pattern::all_reduce;
-  return is_point_to_point(op) ? Pattern::point_to_point : Pattern::gather_or_scatter;
-}
-
 std::string_view name_of_op(CommOp op) {
   switch (op) {
     case CommOp::all_reduce:
@@ -42,13 +37,13 @@ struct Use {
   bool last_pass = false;      // backward of the part's last micro-batch: gradients are reduced
   bool without_tasks = false;  // its host work alone
   enum class Half : std::uint8_t { both, input, weight } half = Half::both;  // of the gradients
-  bool tail = false;           // what follows its last launch alone
-  bool head = false;           // what precedes its first launch alone
+  bool tail = false;                                                         // what follows its last launch alone
+  bool head = false;                                                         // what precedes its first launch alone
 };
 
 struct Bucketing {
   bool overlapped = false;
-  double size = 0;                    // parameters at which a bucket is full
+  double size = 0;                                               // parameters at which a bucket is full
   std::vector<std::pair<std::uint32_t, std::uint32_t>> samples;  // rank, piece of the traced job
 };
 
@@ -57,9 +52,9 @@ struct Cursor {
   bool active = false;
   const Use* use = nullptr;
   std::uint32_t item = 0, from = 0, to = 0;
-  std::uint32_t flush_before = kNone;                // item before which what is left of the gradients is reduced
-  std::vector<std::uint32_t> refs;                   // by item: its node, or a pending transfer
-  std::vector<std::vector<std::uint32_t>> carries;   // exchanges, by item: transfers of the slot
+  std::uint32_t flush_before = kNone;               // item before which what is left of the gradients is reduced
+  std::vector<std::uint32_t> refs;                  // by item: its node, or a pending transfer
+  std::vector<std::vector<std::uint32_t>> carries;  // exchanges, by item: transfers of the slot
   std::vector<std::pair<std::uint32_t, std::uint32_t>> transfer_of;  // row of the traced job -> pending transfer
 };
 
@@ -67,8 +62,8 @@ struct NewRank {
   std::int64_t t = 0, d = 0, stage = 0, number = 0;
   std::uint32_t column = 0, source = 0;  // of the traced job
   std::vector<Use> uses;
-  std::vector<std::uint32_t> lane;                        // by role
-  std::vector<std::vector<std::uint32_t>> order, tasks;   // by role: nodes, and of them the tasks launched
+  std::vector<std::uint32_t> lane;                       // by role
+  std::vector<std::vector<std::uint32_t>> order, tasks;  // by role: nodes, and of them the tasks launched
   std::map<std::pair<int, std::uint32_t>, std::int64_t> calls;
   std::size_t use_at = 0;
   Cursor main, inserted;
@@ -82,7 +77,7 @@ struct NewRank {
     EdgeKind kind;
     Ns lag;
   };
-  std::map<std::uint32_t, std::vector<Wait>> waits;  // by role: of whatever comes next on it
+  std::map<std::uint32_t, std::vector<Wait>> waits;               // by role: of whatever comes next on it
   std::map<std::array<std::int64_t, 5>, std::uint32_t> received;  // overlapped: name of the transfer, step -> transfer
 };
 
@@ -90,7 +85,16 @@ class Rebuilder {
  public:
   Rebuilder(const TraceSet& t, const GraphBuild& b, const Program& p, const JobShape& from, const JobShape& to,
             const Rates& r, const NetworkModel& n, const RebuildOptions& o)
-      : traces(t), base(b), g(b.graph), c(b.communication), program(p), old(from), now(to), rates(r), net(n), options(o) {}
+      : traces(t),
+        base(b),
+        g(b.graph),
+        c(b.communication),
+        program(p),
+        old(from),
+        now(to),
+        rates(r),
+        net(n),
+        options(o) {}
 
   Status run(Rebuilt& result) {
     out = &result;
@@ -143,7 +147,8 @@ class Rebuilder {
         std::int32_t steps = 0;
         for (const Piece& piece : a.pieces) steps = std::max(steps, piece.step + 1);
         base_steps = base_steps == 0 ? steps : std::min(base_steps, steps);
-        std::vector<std::pair<std::int32_t, std::int32_t>> forward, backward;  // chunk, micro-batch by number of the pass
+        std::vector<std::pair<std::int32_t, std::int32_t>> forward,
+            backward;  // chunk, micro-batch by number of the pass
         for (const Slot& slot : traced->stage[s]) {
           if (!slot.is_pass || slot.pass == Pass::weight) continue;
           (slot.pass == Pass::forward ? forward : backward).emplace_back(slot.chunk, slot.micro_batch);
@@ -191,7 +196,9 @@ class Rebuilder {
     return mask;
   }
   // A kernel of sends and receives; a made one carries whatever there is.
-  bool exchanges_by(const Item& item) const { return (item.comm != kNone && !item.transfer) || invented(item) != nullptr; }
+  bool exchanges_by(const Item& item) const {
+    return (item.comm != kNone && !item.transfer) || invented(item) != nullptr;
+  }
   std::uint8_t mask_of(const Item& item) const { return item.comm == kNone ? 15 : mask_of(c.rows[item.comm]); }
   // What a task is made to be that the traced job has nothing of.
   const MadeTask* invented(const Item& item) const {
@@ -317,8 +324,7 @@ class Rebuilder {
     const PieceItems& items = program.pieces[r][piece];
     for (std::uint32_t i = 0; i < items.count; ++i) {
       const Item& item = program.items[items.first + i];
-      if (item.comm != kNone && !item.transfer)
-        bytes = std::max(bytes, static_cast<double>(c.rows[item.comm].bytes));
+      if (item.comm != kNone && !item.transfer) bytes = std::max(bytes, static_cast<double>(c.rows[item.comm].bytes));
     }
     return bytes / gradient_bytes;
   }
@@ -441,7 +447,8 @@ class Rebuilder {
                 if (kind == PieceKind::forward_begin && !first && (!last || !same)) u.tail = true;
                 if (kind == PieceKind::forward_begin && last && !first && same) u.tail = false;
                 if (!same && kind == PieceKind::forward_end) u.head = true;
-                if (!same && (kind == PieceKind::backward_begin || kind == PieceKind::backward_end)) u.without_tasks = true;
+                if (!same && (kind == PieceKind::backward_begin || kind == PieceKind::backward_end))
+                  u.without_tasks = true;
               };
               const auto layer_uses = [&](PieceKind kind) {
                 for (std::int32_t j = 0; j < part_layers; ++j) {
@@ -479,7 +486,9 @@ class Rebuilder {
     return {};
   }
 
-  bool last_backward(std::int32_t, const Slot& slot) const { return slot.micro_batch == now.layout.num_microbatches - 1; }
+  bool last_backward(std::int32_t, const Slot& slot) const {
+    return slot.micro_batch == now.layout.num_microbatches - 1;
+  }
 
   // The traced exchange to make one of: of the same column, carrying the same, best of the stage that is alike; the
   // k-th of those for the k-th such of the new rank, so that an unchanged job is put together as it was.
@@ -694,10 +703,10 @@ class Rebuilder {
   // ---- emission ----
 
   struct NewRow {
-    std::uint32_t row = 0;      // of the new Communication::rows
-    std::uint32_t slot = 0;     // of `pending`
-    std::uint32_t rank = 0;     // new rank
-    std::uint32_t open = 0;     // meetings that are not complete
+    std::uint32_t row = 0;   // of the new Communication::rows
+    std::uint32_t slot = 0;  // of `pending`
+    std::uint32_t rank = 0;  // new rank
+    std::uint32_t open = 0;  // meetings that are not complete
     std::uint32_t base_node = 0;
     Ns duration = 0;
     bool waits = true;
@@ -902,7 +911,8 @@ class Rebuilder {
       if (!place(r, at, items, i)) return false;
       if (!is_main || !at.use->last_pass || !buckets.overlapped) continue;
       const Item& item = program.items[items.first + i];
-      if (!rates.ready.empty() && item.made == kNone && !at.use->without_tasks && g.kind[item.node] != NodeKind::host) rank.gathered += rates.ready[item.node];
+      if (!rates.ready.empty() && item.made == kNone && !at.use->without_tasks && g.kind[item.node] != NodeKind::host)
+        rank.gathered += rates.ready[item.node];
       if (rank.gathered >= buckets.size && buckets.size > 0 && item.queue != kNone && !buckets.samples.empty()) {
         at.item = i + 1;
         const double full = rank.gathered;
@@ -1020,10 +1030,13 @@ class Rebuilder {
     // the schedule's own thread computes the gradients of weights, not autograd's
     const bool weights = use.half == Use::Half::weight;
     const std::uint32_t lane = weights && host ? main_role : item.lane;
-    if (item.in_order && !rank.order[lane].empty()) {
+    // A stream runs in order whatever it is given; what was first on it in the trace tells no lag of its own.
+    if ((item.in_order || !host) && !rank.order[lane].empty()) {
       const std::uint32_t before = resolve(rank.order[lane].back());
       if (open(before)) return block(rank, before);
-      edges.push_back({before, host ? EdgeKind::thread : EdgeKind::stream, item.order_lag});
+      const Ns usual =
+          g.ranks[g.rank[item.node]].lags.at(EdgeKind::stream, out->build.graph.kind[before], g.kind[item.node]);
+      edges.push_back({before, host ? EdgeKind::thread : EdgeKind::stream, item.in_order ? item.order_lag : usual});
     }
     for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
       const ItemEdge& edge = program.edges[e];
@@ -1072,9 +1085,11 @@ class Rebuilder {
       factor = static_cast<double>(rates.factor[item.node]);
     }
     if (!host && made == nullptr && kind == PieceKind::bucket && !communicates) factor = rank.bucket_factor;
-    if (!host && made == nullptr && !rates.parameter.empty() && rates.parameter[item.node] != 0 && kind != PieceKind::bucket)
+    if (!host && made == nullptr && !rates.parameter.empty() && rates.parameter[item.node] != 0 &&
+        kind != PieceKind::bucket)
       factor = parameter_factor(rank, use.rank) * shard_factor();
-    if (!host && made == nullptr && !rates.slow.empty() && !communicates) factor *= slowness(rank) / rates.slow[use.rank];
+    if (!host && made == nullptr && !rates.slow.empty() && !communicates)
+      factor *= slowness(rank) / rates.slow[use.rank];
     if (factor != 1) took = std::llround(static_cast<double>(took) * factor);
     // An unexplained pause before the first work of a pass is the waiting for its input: of several events that calls
     // waited for, the trace does not tell which is which.
@@ -1308,7 +1323,8 @@ class Rebuilder {
     const auto [a, b] = group_place(rank, role);
     const std::string label = base_group == kNone ? std::string(name_of(role)) : c.groups[base_group].label;
     const auto key = std::tuple(static_cast<int>(role), label, a, b);
-    const auto [it, fresh] = group_row.try_emplace(key, static_cast<std::uint32_t>(out->build.communication.groups.size()));
+    const auto [it, fresh] =
+        group_row.try_emplace(key, static_cast<std::uint32_t>(out->build.communication.groups.size()));
     if (!fresh) return it->second;
     CommGroup group;
     group.label = label;
@@ -1386,8 +1402,9 @@ class Rebuilder {
       }
       const GroupRole old_role = was.group == kNone ? GroupRole::other : old.layout.role[was.group];
       if (item.made != kNone) row.op = program.made[item.made].op, row.op_name = made_name + item.made;
-      const double before = transfer_ns(net, pattern_of(was.op), static_cast<double>(std::max<std::int64_t>(was.bytes, 0)),
-                                        old.layout.placement(old_role));
+      const double before =
+          transfer_ns(net, pattern_of(was.op), static_cast<double>(std::max<std::int64_t>(was.bytes, 0)),
+                      old.layout.placement(old_role));
       const double after = transfer_ns(net, pattern_of(row.op), bytes, now.layout.placement(role));
       if (before > 0 && after > 0) factor = after / before;
       if (was.bytes >= 0) row.bytes = std::llround(bytes);
@@ -1595,8 +1612,8 @@ class Rebuilder {
     const std::int64_t own = g.ranks[row.rank].rank;
     for (std::uint32_t k = 0; k < row.parts; ++k) {
       const CommPart& part = c.parts[row.first_part + k];
-      longest = std::max(longest, exchange_ns(old.layout, own, part.peer,
-                                              static_cast<double>(std::max<std::int64_t>(part.bytes, 0))));
+      longest = std::max(
+          longest, exchange_ns(old.layout, own, part.peer, static_cast<double>(std::max<std::int64_t>(part.bytes, 0))));
     }
     return longest;
   }
@@ -1682,8 +1699,9 @@ class Rebuilder {
   std::int64_t tensor = 1, replicas = 1;
   std::uint32_t main_role = 0;  // the thread that runs the schedule
   std::vector<NewRank> ranks;
-  std::vector<std::vector<std::uint32_t>> made_lane, made_op;  // by column: by role, the lane added; by made task, its name
-  std::uint32_t made_name = 0;                                // of Communication::op_names: the first made task's
+  std::vector<std::vector<std::uint32_t>> made_lane,
+      made_op;                                        // by column: by role, the lane added; by made task, its name
+  std::uint32_t made_name = 0;                        // of Communication::op_names: the first made task's
   std::vector<std::uint32_t> op_offset, lane_offset;  // by rank of the traced job, in its column's merged trace
   std::vector<std::uint32_t> pending;                 // by slot: the node of a transfer, kNone = not placed
   std::vector<NewRow> new_rows;
@@ -1718,8 +1736,9 @@ Result<JobShape> with_schedule(const JobShape& job, std::string_view schedule) {
 
 double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated, double positions) {
   const double attention = d.heads * d.head_dim, keys = d.kv_heads * d.head_dim;
-  const double layer = (d.hidden * (attention + 2 * keys) + attention * d.hidden +
-                        (gated ? 3.0 : 2.0) * d.hidden * d.ffn) / d.tp + 4 * d.hidden;
+  const double layer =
+      (d.hidden * (attention + 2 * keys) + attention * d.hidden + (gated ? 3.0 : 2.0) * d.hidden * d.ffn) / d.tp +
+      4 * d.hidden;
   const double table = d.vocab * d.hidden / d.tp;
   return layers * layer + (first ? table + positions * d.hidden : 0) + (last ? table : 0);
 }

@@ -24,7 +24,7 @@ struct JobShape {  // all that a rebuilt job is described by
   Dims dims;                      // of the model and a micro-batch
   bool gated_mlp = false;
   Recompute recompute = Recompute::none;
-  double positions = 0;  // rows of a learnt position embedding
+  double positions = 0;         // rows of a learnt position embedding
   bool tied_embedding = false;  // one weight for embedding and head
 };
 

@@ -75,8 +75,9 @@ std::vector<JobShape> feasible(const JobModel& job, const JobShape& from, const 
           shape.dims.mbs = static_cast<double>(size);
           shape.dims.tp = static_cast<double>(tp);
           shape.dims.dp = static_cast<double>(dp);
-          shape.chunks = chunk;
-          shape.schedule = chunk > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+          auto scheduled = with_schedule(shape, chunk > 1 ? "interleaved:" + std::to_string(chunk) : "1f1b");
+          if (!scheduled) continue;
+          shape = std::move(*scheduled);
           const double pad = 128 * shape.dims.tp;
           if (tp != job.base.layout.tp && shape.dims.vocab > 0 &&
               std::fmod(shape.dims.vocab, 128 * job.base.dims.tp) == 0)

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <functional>
 
+#include "whatif/recompute.h"
+
 namespace orrery {
 namespace {
 
@@ -20,30 +22,6 @@ Result<bool> on_off(const std::string& option, const std::string& text) {
   if (text == "on") return true;
   if (text == "off") return false;
   return fail("neither on nor off: " + text, option);
-}
-
-Status read_schedule(const std::string& text, JobShape& shape) {
-  shape.chunks = 1;
-  if (text == "1f1b") {
-    shape.schedule = ScheduleKind::one_f_one_b;
-  } else if (text == "zero-bubble") {
-    shape.schedule = ScheduleKind::zero_bubble;
-  } else if (text.starts_with("interleaved:")) {
-    const auto chunks = whole("--schedule", text.substr(12));
-    if (!chunks) return tl::unexpected(chunks.error());
-    if (*chunks > 1024) return fail("too many chunks: " + text, "--schedule");
-    shape.chunks = static_cast<std::int32_t>(*chunks);
-    shape.schedule = *chunks > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
-  } else {
-    return fail("not a schedule: " + text, "--schedule", "1f1b, interleaved:V or zero-bubble");
-  }
-  return {};
-}
-
-Result<Recompute> read_recompute(const std::string& text) {
-  for (const Recompute r : {Recompute::none, Recompute::selective, Recompute::full})
-    if (text == name_of(r)) return r;
-  return fail("not a way to recompute: " + text, "--recompute", "none, selective or full");
 }
 
 std::string number(double x) { return std::to_string(static_cast<std::int64_t>(std::llround(x))); }
@@ -89,10 +67,9 @@ std::string_view name_of(Recompute r) {
 Status check_values(const std::map<std::string, std::string>& asked) {
   for (const auto& [name, text] : asked) {
     if (name == "--schedule") {
-      JobShape scratch;
-      if (Status s = read_schedule(text, scratch); !s) return s;
+      if (const auto s = with_schedule(JobShape{}, text); !s) return tl::unexpected(s.error());
     } else if (name == "--recompute") {
-      if (const auto r = read_recompute(text); !r) return tl::unexpected(r.error());
+      if (const auto r = recompute_of(text); !r) return tl::unexpected(r.error());
     } else if (name == "--sequence-parallel" || name == "--distributed-optimizer") {
       if (const auto r = on_off(name, text); !r) return tl::unexpected(r.error());
     } else if (const auto n = whole(name, text); !n) {
@@ -143,8 +120,14 @@ Result<JobShape> target_shape(const JobModel& job, const std::map<std::string, s
                                                               {"--micro-batch-size", &d.mbs}})
     if (Status s = dimension(name, *value); !s) return tl::unexpected(s.error());
   if (!grouped) d.kv_heads = d.heads;
-  if (has("--schedule"))
-    if (Status s = read_schedule(asked.at("--schedule"), next); !s) return tl::unexpected(s.error());
+  if (has("--schedule")) {
+    auto scheduled = with_schedule(next, asked.at("--schedule"));
+    if (!scheduled) return tl::unexpected(scheduled.error());
+    next.schedule = scheduled->schedule;
+    next.chunks = scheduled->chunks;
+    next.overlap = scheduled->overlap;
+    next.all_forward_first = scheduled->all_forward_first;
+  }
   if (has("--sequence-parallel")) {
     const auto on = on_off("--sequence-parallel", asked.at("--sequence-parallel"));
     if (!on) return tl::unexpected(on.error());
@@ -156,7 +139,10 @@ Result<JobShape> target_shape(const JobModel& job, const std::map<std::string, s
     l.distributed_optimizer = *on;
   }
   if (has("--recompute")) {
-    const auto way = read_recompute(asked.at("--recompute"));
+    if (job.shape.recompute.empty())
+      return fail("the traces do not tell what is computed again today", "--recompute",
+                  "say it: --layout recompute=none|selective|full");
+    const auto way = recompute_of(asked.at("--recompute"));
     if (!way) return tl::unexpected(way.error());
     next.recompute = *way;
   }
@@ -238,16 +224,23 @@ std::vector<AppliedEdit> describe_shape_edits(const JobModel& job, const JobShap
     const char* assumes;
   };
   const auto i = [](std::int64_t x) { return static_cast<double>(x); };
-  const double unseen = job.net.intra.seen && job.net.inter.seen ? 0.012 : 0.025;
+  // Transfers are some third of a step where they matter at all; their error counts with that share.
+  const auto transfers = [&](GroupRole role, double bytes) {
+    return 0.3 * transfer_error(job.net, Pattern::all_reduce, base.layout.placement(role), next.layout.placement(role),
+                                bytes, bytes);
+  };
+  const double data = std::hypot(0.008, transfers(GroupRole::data, 160e6));
+  const double tensor = std::hypot(
+      0.012, transfers(GroupRole::tensor, std::max(1e6, 2 * next.dims.seq * next.dims.mbs * next.dims.hidden)));
   const std::map<std::string, Row> rows = {
       {"--tp",
-       {i(base.layout.tp), i(next.layout.tp), 0.015,
+       {i(base.layout.tp), i(next.layout.tp), tensor,
         "products, attention and collectives in their new shapes; the ranks of the trace stand for all"}},
       {"--pp",
        {i(base.layout.pp), i(next.layout.pp), 0.01,
         "layers dealt evenly; sends and receives after the pattern of those of the trace"}},
       {"--dp",
-       {i(base.layout.dp), i(next.layout.dp), unseen,
+       {i(base.layout.dp), i(next.layout.dp), data,
         "the replicas of the trace stand for all; rings between servers use every member's own network card; gradient "
         "buckets are filled anew"}},
       {"--sequence-parallel",

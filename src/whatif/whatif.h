@@ -32,19 +32,11 @@ Changed scale_compute(ExecGraph& g, std::uint32_t rank, double factor);
 enum class Link : std::uint8_t { intra, inter };  // all members on one host, or not
 Link link_of(const Communication& c, const Meeting& m);
 
-// Transfer = latency + the rest, which goes with the bandwidth. The latency of an operation over so many ranks is the
-// least transfer of its small messages (at most 64 KiB), else that of any small message on such links, else 0.
-struct LinkLatency {
-  CommOp op;
-  std::uint32_t members;
-  Link link;
-  Ns latency;
-};
-std::vector<LinkLatency> learn_latencies(const Communication& c);
-
+// Both change a transfer by the quotient of what the model of costs/collective.h, fitted on the job's own transfers,
+// says before and after.
 // Transfers over links of one kind with `factor` times the bandwidth.
 Changed scale_bandwidth(GraphBuild& build, Link link, double factor);
-// The same with another latency in place of that learnt.
+// With another latency, of a whole transfer, in place of its own by the model.
 Changed set_latency(GraphBuild& build, Link link, Ns latency);
 // Bus bandwidth, GB/s, that the collectives of the largest messages over such links reach (median); 0 = none.
 double bus_bandwidth(const Communication& c, Link link);
