@@ -524,6 +524,8 @@ class Rebuilder {
     for (const Column& column : columns) {
       RankTrace merged;
       if (!used[static_cast<std::size_t>(&column - columns.data())]) {
+        made_lane.emplace_back();
+        made_op.emplace_back();
         out->parts.emplace_back();
         out->traces.ranks.push_back(std::move(merged));
         continue;
@@ -543,7 +545,13 @@ class Rebuilder {
         lane_offset[r] = static_cast<std::uint32_t>(merged.lanes.size());
         if (!options.names) {
           merged.ops.name.resize(merged.ops.size() + t.ops.size());
-          merged.lanes.kind.resize(merged.lanes.size() + t.lanes.size());
+          const std::size_t lanes = merged.lanes.size() + t.lanes.size();
+          merged.lanes.kind.resize(lanes);
+          merged.lanes.pid.resize(lanes);
+          merged.lanes.tid.resize(lanes);
+          merged.lanes.pid_text.resize(lanes);
+          merged.lanes.tid_text.resize(lanes);
+          merged.lanes.name.resize(lanes);
           continue;
         }
         std::vector<StrId> renamed(t.strings.size(), StrId{kNone});
