@@ -13,12 +13,12 @@ namespace {
 
 enum class Use : std::uint8_t { model, gradients, exchange, other };  // model: kernels and tensor-parallel collectives
 
-struct Call {            // one launch
-  Ns at;                 // begin of the call
-  std::uint32_t begin;   // host node that leads up to it
-  std::uint32_t task;    // of several (a graph) the first
-  std::uint32_t lane;    // thread
-  std::uint32_t name;    // of the kernel
+struct Call {           // one launch
+  Ns at;                // begin of the call
+  std::uint32_t begin;  // host node that leads up to it
+  std::uint32_t task;   // of several (a graph) the first
+  std::uint32_t lane;   // thread
+  std::uint32_t name;   // of the kernel
   Ns duration;
   Use use;
   bool counts;  // a kernel or collective: one of the stretch that repeats itself
@@ -28,6 +28,13 @@ struct Pass {
   bool backward = false;
   std::size_t from = 0, to = 0;     // calls
   std::vector<std::size_t> starts;  // calls that begin a layer, and the one after the last
+};
+
+struct Window {  // one step of the rank
+  std::int64_t number = 0;
+  Ns begin = 0, end = 0;
+  std::uint32_t before = 0;  // rows of the step's thread that come before it
+  std::uint32_t past = 0;    // and the one after its last
 };
 
 struct Element {  // of a step, in time order
@@ -47,6 +54,7 @@ class RankDissector {
     use = &use_of;
     list_lanes();
     list_calls();
+    if (Status s = find_steps(); !s) return s;
     if (Status s = find_passes(); !s) return s;
     RankAnatomy& a = out.ranks[rank];
     a.main_lane = main_lane;
@@ -77,11 +85,84 @@ class RankDissector {
       t.node.push_back(n);
       t.depth.push_back(before + (g.at_begin[n] ? 1 : -1));
     }
-    for (const Step& s : g.steps)
-      if (s.rank == rank) {
-        steps.push_back(s);
-        main_lane = g.lane[raw(s.begin_node)];
-      }
+  }
+
+  // ---- steps ----
+
+  Status find_steps() {
+    for (const Step& s : g.steps) {
+      if (s.rank != rank) continue;
+      if (g.kind[raw(s.begin_node)] != NodeKind::host) return find_steps_without_markers(s);
+      const std::uint32_t lane = g.lane[raw(s.begin_node)];
+      if (main_lane == kNone) main_lane = lane;
+      if (lane != main_lane || g.lane[raw(s.end_node)] != main_lane) continue;
+      steps.push_back({s.number, s.begin, s.end, main_row(raw(s.begin_node)), main_row(raw(s.end_node)) + 1});
+    }
+    if (main_lane == kNone) return fail("no step of " + who() + " is in the trace");
+    return {};
+  }
+
+  // The whole trace is one step then; taken apart it has as many as there are runs of the optimizer after backward
+  // work.
+  Status find_steps_without_markers(const Step& whole) {
+    whole_trace = true;
+    const RankTrace& t = traces.ranks[g.ranks[rank].trace];
+    std::map<std::uint32_t, std::size_t> launches;
+    std::vector<std::uint8_t> backward(threads.size(), 0);
+    for (const Call& c : calls)
+      if (c.counts) ++launches[c.lane];
+    for (std::size_t l = 0; l < threads.size(); ++l)
+      for (const std::uint32_t n : threads[l].node)
+        if (t.name_of(g.source[n]).find("autograd::engine") != std::string_view::npos) {
+          backward[l] = 1;
+          break;
+        }
+    // forward is launched by the thread that launches most and runs no autograd; failing names, by the first that
+    // launches anything of the model
+    const auto is_backward = [&](std::uint32_t lane) { return backward[lane - g.ranks[rank].first_lane] != 0; };
+    const bool named =
+        std::any_of(launches.begin(), launches.end(), [&](const auto& x) { return is_backward(x.first); });
+    std::size_t most = 0;
+    for (const Call& c : calls) {
+      if (!c.counts || (named && is_backward(c.lane)) || launches[c.lane] <= most) continue;
+      main_lane = c.lane;
+      most = named ? launches[c.lane] : SIZE_MAX;
+    }
+    if (main_lane == kNone || thread(main_lane).node.empty())
+      return fail("the steps cannot be told: no markers, and no thread of " + who() + " launches forward work");
+    const Thread& main = thread(main_lane);
+    const auto rows = static_cast<std::uint32_t>(main.node.size());
+    Window now{0, whole.begin - 2, whole.end, 0, rows};
+    bool worked = false;          // backward since the step's begin
+    std::size_t last = SIZE_MAX;  // call of the optimizer
+    std::size_t since = 0;        // launches of the model after it
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const Call& c = calls[i];
+      if (c.counts && c.lane != main_lane) worked = true;
+      if (c.lane == main_lane && worked && optimizes(c, t)) last = i, since = 0;
+      if (last == SIZE_MAX || last == i) continue;
+      since += c.counts ? 1 : 0;
+      if (since < 8 && c.use != Use::exchange) continue;
+      std::size_t next = last + 1;
+      while (next < calls.size() && calls[next].lane != main_lane) ++next;
+      if (next == calls.size()) break;
+      now.past = cut_between(end_of_call(calls[last]), local.at(calls[next].begin));
+      now.end = end_of(main.node[now.past - 1]);
+      steps.push_back(now);
+      now = {now.number + 1, now.end + 1, whole.end, now.past, rows};
+      worked = false;
+      last = SIZE_MAX;
+    }
+    steps.push_back(now);
+    return {};
+  }
+
+  bool optimizes(const Call& c, const RankTrace& t) const {
+    if (!packing(c.task)) return false;
+    const std::string_view name = t.name_of(g.source[c.task]);
+    for (const std::string_view part : {"multi_tensor", "adam", "Adam", "optim", "Optim", "sgd", "SGD", "lamb", "Lamb"})
+      if (name.find(part) != std::string_view::npos) return true;
+    return false;
   }
 
   Thread& thread(std::uint32_t lane) { return threads[lane - g.ranks[rank].first_lane]; }
@@ -170,11 +251,11 @@ class RankDissector {
     for (const auto& [l, m] : models)
       if (l != main_lane && m.layers == layers) backward_lane = l;
     if (backward_lane == kNone)
-      return fail("the layers cannot be told: forward and backward of " + who() + " repeat " +
-                  std::to_string(layers) + " and " + std::to_string(counts.begin()->first == main_lane
-                                                                       ? counts.rbegin()->second
-                                                                       : counts.begin()->second) +
-                  " times");
+      return fail(
+          "the layers cannot be told: forward and backward of " + who() + " repeat " + std::to_string(layers) +
+          " and " +
+          std::to_string(counts.begin()->first == main_lane ? counts.rbegin()->second : counts.begin()->second) +
+          " times");
     for (std::size_t k = 0; k < stretches.size(); ++k) {
       const std::uint32_t of = calls[stretches[k].front()].lane;
       if (of != main_lane && of != backward_lane) continue;
@@ -234,12 +315,12 @@ class RankDissector {
           leaves = main_row(raw(g.pred[e])), found = true;
       if (found) break;
     }
-    const auto after = std::partition_point(main.node.begin(), main.node.end(),
-                                            [&](std::uint32_t n) { return end_of(n) <= first; });
+    const auto after =
+        std::partition_point(main.node.begin(), main.node.end(), [&](std::uint32_t n) { return end_of(n) <= first; });
     const auto by_time = static_cast<std::uint32_t>(after - main.node.begin());
     if (leaves == kNone || leaves > by_time) leaves = by_time == 0 ? 0 : by_time - 1;
-    const auto back = std::partition_point(main.node.begin(), main.node.end(),
-                                           [&](std::uint32_t n) { return end_of(n) <= last; });
+    const auto back =
+        std::partition_point(main.node.begin(), main.node.end(), [&](std::uint32_t n) { return end_of(n) <= last; });
     returns = static_cast<std::uint32_t>(back - main.node.begin());
     for (std::uint32_t row = leaves + 1; row < main.node.size(); ++row) {
       const std::uint32_t n = main.node[row];
@@ -274,7 +355,8 @@ class RankDissector {
         open_waits = false;
       }
       const std::string_view name = trace.name_of(g.source[n]);
-      if (lowest && (name.find("WaitEvent") != std::string_view::npos || name.find("Synchronize") != std::string_view::npos))
+      if (lowest &&
+          (name.find("WaitEvent") != std::string_view::npos || name.find("Synchronize") != std::string_view::npos))
         open_waits = true;
     }
     return waited;
@@ -351,11 +433,10 @@ class RankDissector {
       }
 
       // the begin of the step
-      const std::uint32_t begin_row = main_row(raw(steps[s].begin_node));
-      own_main(begin_row, static_cast<std::uint32_t>(s == 0 ? 0 : a.pieces.size() - 1));
+      own_main(steps[s].before, static_cast<std::uint32_t>(s == 0 ? 0 : a.pieces.size() - 1));
       std::uint32_t current = add(PieceKind::step_begin, step, -1, -1);
       marks.emplace_back(steps[s].begin, current);
-      std::uint32_t from_row = begin_row + 1;  // rows from which the next cut is sought
+      std::uint32_t from_row = steps[s].before + (whole_trace ? 0 : 1);  // rows from which the next cut is sought
       forward = backward = 0;
       for (std::size_t e = 0; e <= elements.size(); ++e) {
         // where the element begins on the step's thread
@@ -363,7 +444,7 @@ class RankDissector {
         std::uint32_t to_row = static_cast<std::uint32_t>(main.node.size());
         std::uint32_t leaves = kNone, returns = kNone;
         if (end) {
-          const std::uint32_t step_end = main_row(raw(steps[s].end_node));
+          const std::uint32_t step_end = std::max(from_row, steps[s].past) - (whole_trace ? 0 : 1);
           to_row = step_end;
           for (const Call& c : calls)
             if (c.lane == main_lane && local.at(c.begin) >= from_row && local.at(c.begin) < step_end) {
@@ -376,7 +457,8 @@ class RankDissector {
           borders_of_burst(p, leaves, returns);
           to_row = leaves;
         } else {
-          // the first launch of any kind after what came before; of the first element the usual number before the layers
+          // the first launch of any kind after what came before; of the first element the usual number before the
+          // layers
           std::size_t i = p.starts.front();
           std::size_t n = 0;
           while (n < lead && i > first && calls[i - 1].lane == main_lane && local.at(calls[i - 1].begin) >= from_row &&
@@ -400,7 +482,7 @@ class RankDissector {
         if (end) {
           current = add(PieceKind::step_end, step, -1, -1);
           marks.emplace_back(cut_time, current);
-          own_main(main_row(raw(steps[s].end_node)) + 1, current);
+          own_main(steps[s].past, current);
           break;
         }
         if (elements[e].exchange) {
@@ -458,7 +540,8 @@ class RankDissector {
     return {};
   }
 
-  std::size_t last_exchange(std::size_t i) const {  // one past the exchange before call i, if no model launch lies between
+  std::size_t last_exchange(
+      std::size_t i) const {  // one past the exchange before call i, if no model launch lies between
     for (std::size_t j = i; j-- > 0;) {
       if (calls[j].use == Use::exchange) return j + 1;
       if (calls[j].counts) return SIZE_MAX;
@@ -534,7 +617,7 @@ class RankDissector {
         if (g.pred_kind[e] == EdgeKind::launch && g.pred[e] != kNoNode) piece = piece_of[raw(g.pred[e])];
       if (piece == kNone) {
         const auto it = last.find(g.lane[n]);
-        piece = it == last.end() ? 0 : it->second;
+        piece = it == last.end() ? (whole_trace ? 1 : 0) : it->second;
       }
       piece_of[n] = piece;
       last[g.lane[n]] = piece;
@@ -554,7 +637,8 @@ class RankDissector {
   std::vector<Thread> threads;
   std::vector<std::uint32_t> row_on_thread;
   std::unordered_map<std::uint32_t, std::uint32_t> local;  // host node -> row on its thread
-  std::vector<Step> steps;
+  std::vector<Window> steps;
+  bool whole_trace = false;  // there are no markers
   std::uint32_t main_lane = kNone;
   std::vector<Call> calls;
   std::vector<Pass> passes;
@@ -564,9 +648,9 @@ class RankDissector {
 }  // namespace
 
 std::string_view name_of(PieceKind k) {
-  constexpr std::string_view kNames[] = {"outside",        "step begin",     "exchange",     "forward begin",
-                                         "forward layer",  "forward end",    "backward begin", "backward layer",
-                                         "backward end",   "bucket",         "step end"};
+  constexpr std::string_view kNames[] = {"outside",       "step begin",  "exchange",       "forward begin",
+                                         "forward layer", "forward end", "backward begin", "backward layer",
+                                         "backward end",  "bucket",      "step end"};
   return kNames[static_cast<std::size_t>(k)];
 }
 

@@ -1106,7 +1106,50 @@ class Rebuilder {
 
   // ---- after ----
 
+  // Without step markers the whole run is one step: from the first that is done to the last, as in build_graph.
+  void mark_whole_runs() {
+    ExecGraph& o = out->build.graph;
+    for (const Step& s : g.steps) {
+      if (g.kind[raw(s.begin_node)] != NodeKind::rendezvous) continue;
+      for (std::uint32_t r = 0; r < ranks.size(); ++r) {
+        if (ranks[r].source != s.rank) continue;
+        const auto add = [&](NodeId base_node, bool begin) {
+          const std::uint32_t n = raw(base_node);
+          o.duration.push_back(0);
+          o.observed_start.push_back(g.observed_start[n]);
+          o.lane.push_back(kNone);
+          o.kind.push_back(NodeKind::rendezvous);
+          o.at_begin.push_back(begin ? 1 : 0);
+          o.rank.push_back(r);
+          o.source.push_back(OpId{raw(g.source[n]) + op_offset[g.rank[n]]});
+          if (begin) {
+            o.pred.push_back(kNoNode);
+            o.pred_kind.push_back(EdgeKind::root);
+            o.pred_lag.push_back(g.pred_lag[g.first_pred[n]]);
+          }
+          for (std::uint32_t role = 0; !begin && role < ranks[r].order.size(); ++role) {
+            if (ranks[r].order[role].empty()) continue;
+            const std::uint32_t last = resolve(ranks[r].order[role].back());
+            if (open(last)) continue;
+            o.pred.push_back(NodeId{last});
+            o.pred_kind.push_back(program.roles[role].kind == LaneRole::Kind::thread ? EdgeKind::thread
+                                                                                       : EdgeKind::stream);
+            o.pred_lag.push_back(0);
+          }
+          o.first_pred.push_back(o.edges());
+          return NodeId{o.size() - 1};
+        };
+        Step step = s;
+        step.rank = r;
+        step.begin_node = add(s.begin_node, true);
+        step.end_node = add(s.end_node, false);
+        o.steps.push_back(step);
+      }
+    }
+  }
+
   void finish() {
+    mark_whole_runs();
     Communication& next = out->build.communication;
     for (const NewMeeting& m : new_meetings) {
       Meeting to;
