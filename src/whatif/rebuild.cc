@@ -667,13 +667,12 @@ class Rebuilder {
 
   double part_parameters(std::int32_t part) const {
     const std::int32_t parts = schedule.stages * schedule.chunks;
-    return stage_parameters(now.dims, static_cast<double>(now.layout.layers) / parts, part == 0, part == parts - 1,
-                            now.gated_mlp, now.positions);
+    return stage_parameters(now, static_cast<double>(now.layout.layers) / parts, part == 0, part == parts - 1);
   }
   double rank_parameters(const JobShape& shape, std::int64_t stage, std::int32_t chunks) const {
     const double layers = static_cast<double>(shape.layout.layers) / static_cast<double>(shape.layout.pp);
     (void)chunks;
-    return stage_parameters(shape.dims, layers, stage == 0, stage == shape.layout.pp - 1, shape.gated_mlp, shape.positions);
+    return stage_parameters(shape, layers, stage == 0, stage == shape.layout.pp - 1);
   }
   // How a rank's parameters compare with those of the traced rank whose step it takes.
   double parameter_factor(const NewRank& rank, std::uint32_t base_rank) const {
@@ -1228,6 +1227,12 @@ double stage_parameters(const Dims& d, double layers, bool first, bool last, boo
                         (gated ? 3.0 : 2.0) * d.hidden * d.ffn) / d.tp + 4 * d.hidden;
   const double table = d.vocab * d.hidden / d.tp;
   return layers * layer + (first ? table + positions * d.hidden : 0) + (last ? table : 0);
+}
+
+double stage_parameters(const JobShape& shape, double layers, bool first, bool last) {
+  if (shape.layer_parameters > 0)
+    return layers * shape.layer_parameters + (first ? shape.first_parameters : 0) + (last ? shape.last_parameters : 0);
+  return stage_parameters(shape.dims, layers, first, last, shape.gated_mlp, shape.positions);
 }
 
 Result<Rebuilt> rebuild(const TraceSet& traces, const GraphBuild& build, const Program& program, const JobShape& base,

@@ -20,6 +20,8 @@ struct JobShape {  // all that a rebuilt job is described by
   Dims dims;                // of the model and a micro-batch
   bool gated_mlp = false;
   double positions = 0;  // rows of a learnt position embedding
+  // Parameters of a rank as its reduced gradients tell them, where the dimensions are not known; all 0 = by dimensions.
+  double layer_parameters = 0, first_parameters = 0, last_parameters = 0;
 };
 
 // What the pieces' times become; by node of the traced job.
@@ -47,6 +49,8 @@ struct Rebuilt {
 
 // Parameters of one stage under tensor parallelism: of its layers, and of the embedding or head where it has one.
 double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated, double positions);
+// As counted where the shape has that, else by its dimensions.
+double stage_parameters(const JobShape& shape, double layers, bool first, bool last);
 
 // Errors: a shape that cannot be (layers that the parts do not divide ...); ranks that would wait for each other.
 Result<Rebuilt> rebuild(const TraceSet& traces, const GraphBuild& build, const Program& program, const JobShape& base,
