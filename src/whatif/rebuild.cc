@@ -276,7 +276,10 @@ class Rebuilder {
           const auto rotate = static_cast<std::int32_t>(d / old.layout.dp + t / old.layout.tp);
           // the traced stage that begins and ends steps alike
           const auto old_stages = static_cast<std::int32_t>(old.layout.pp);
-          const std::int32_t alike = s == 0 ? 0 : s == stages - 1 ? old_stages - 1 : std::min(1, old_stages - 1);
+          const std::int32_t alike = s == 0             ? 0
+                                     : s == stages - 1  ? old_stages - 1
+                                     : old_stages == stages ? s
+                                                            : std::min(1, old_stages - 1);
           rank.source = column.rank[static_cast<std::size_t>(alike)];
           std::map<std::uint8_t, std::int32_t> numbers;  // of exchanges that carry the same
           for (std::int32_t step = 0; step < base_steps; ++step) {
@@ -304,7 +307,10 @@ class Rebuilder {
               const auto at_end = [&](bool input_side, PieceKind kind) {
                 // the traced part whose end is alike: the first one's input side, the last one's output side
                 const bool special = input_side ? first : last;
-                const std::int32_t source = input_side ? (special ? 0 : old_parts - 1) : (special ? old_parts - 1 : 0);
+                const bool own = old_parts == parts && old_stages == stages;  // an unchanged pipeline keeps its own
+                const std::int32_t source = own          ? part
+                                            : input_side ? (special ? 0 : old_parts - 1)
+                                                         : (special ? old_parts - 1 : 0);
                 const std::uint32_t r = column.rank[static_cast<std::size_t>(source % old_stages)];
                 const std::uint32_t piece = pass_piece(r, step, source / old_stages, from, kind);
                 if (piece == kNone) return;
@@ -312,6 +318,7 @@ class Rebuilder {
                 u.part = part;
                 const bool same = special == (input_side ? source == 0 : source == old_parts - 1);
                 u.last_pass = kind == PieceKind::backward_begin && last_backward(s, slot);
+                if (own) return;
                 if (kind == PieceKind::forward_begin && !first && (!last || !same)) u.tail = true;
                 if (kind == PieceKind::forward_begin && last && !first && same) u.tail = false;
                 if (!same && kind == PieceKind::forward_end) u.head = true;
