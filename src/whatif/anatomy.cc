@@ -43,19 +43,24 @@ struct Element {  // of a step, in time order
   std::size_t from = 0, to = 0;  // calls of an exchange
 };
 
+using Names = std::vector<std::string_view>;  // of kernels, in the order of their launches
+
+// The one layer that every pass has, where no pass has two that would show how they repeat.
+struct SingleLayer {
+  Names forward, backward;
+};
+
 class RankDissector {
  public:
   RankDissector(const TraceSet& all, const GraphBuild& b, const JobLayout& l, const std::vector<std::uint8_t>* p,
                 std::uint32_t r)
       : traces(all), build(b), g(b.graph), layout(l), packs(p), rank(r) {}
 
-  Status run(Anatomy& out, const std::vector<std::uint32_t>& nodes_of_rank, const std::vector<Use>& use_of) {
-    nodes = &nodes_of_rank;
-    use = &use_of;
-    list_lanes();
-    list_calls();
-    if (Status s = find_steps(); !s) return s;
-    if (Status s = find_passes(); !s) return s;
+  // `single`: the layer, where each pass has one; nullptr = told from what repeats itself.
+  Status run(Anatomy& out, const std::vector<std::uint32_t>& nodes_of_rank, const std::vector<Use>& use_of,
+             const SingleLayer* single) {
+    if (Status s = prepare(nodes_of_rank, use_of); !s) return s;
+    if (Status s = single != nullptr ? find_passes_of(*single) : find_passes(); !s) return s;
     RankAnatomy& a = out.ranks[rank];
     a.main_lane = main_lane;
     a.layers = static_cast<std::int32_t>(layers);
@@ -63,7 +68,31 @@ class RankDissector {
     return {};
   }
 
+  // What the passes launch, without telling their layers.
+  Status list_passes(const std::vector<std::uint32_t>& nodes_of_rank, const std::vector<Use>& use_of,
+                     std::vector<Names>& forward, std::vector<Names>& backward) {
+    if (Status s = prepare(nodes_of_rank, use_of); !s) return s;
+    for (const std::vector<std::size_t>& stretch : list_stretches())
+      (calls[stretch.front()].lane == main_lane ? forward : backward).push_back(names_of(stretch));
+    return {};
+  }
+
  private:
+  Status prepare(const std::vector<std::uint32_t>& nodes_of_rank, const std::vector<Use>& use_of) {
+    nodes = &nodes_of_rank;
+    use = &use_of;
+    list_lanes();
+    list_calls();
+    return find_steps();
+  }
+
+  Names names_of(const std::vector<std::size_t>& stretch) const {
+    Names out;
+    for (const std::size_t i : stretch)
+      out.push_back(traces.ranks[g.ranks[rank].trace].name_of(g.source[calls[i].task]));
+    return out;
+  }
+
   std::string who() const { return "rank " + std::to_string(g.ranks[rank].rank); }
 
   // Host nodes by thread, with the depth of open operators after each.
@@ -195,8 +224,8 @@ class RankDissector {
 
   // ---- passes ----
 
-  Status find_passes() {
-    // stretches of one thread's launches without another thread's in between, and without an exchange between stages
+  // Stretches of one thread's launches without another thread's in between, and without an exchange between stages.
+  std::vector<std::vector<std::size_t>> list_stretches() const {
     std::vector<std::vector<std::size_t>> stretches;
     std::vector<std::size_t> now;
     std::uint32_t lane = kNone;
@@ -224,6 +253,29 @@ class RankDissector {
       now.push_back(i);
     }
     flush();
+    return stretches;
+  }
+
+  Status find_passes_of(const SingleLayer& layer) {
+    layers = 1;
+    for (const std::vector<std::size_t>& stretch : list_stretches()) {
+      Pass p;
+      p.backward = calls[stretch.front()].lane != main_lane;
+      const Names& wanted = p.backward ? layer.backward : layer.forward;
+      const Names all = names_of(stretch);
+      const auto at = std::search(all.begin(), all.end(), wanted.begin(), wanted.end());
+      if (at == all.end()) continue;
+      p.from = stretch.front();
+      p.to = stretch.back() + 1;
+      const auto first = static_cast<std::size_t>(at - all.begin()), last = first + wanted.size();
+      p.starts = {stretch[first], last < stretch.size() ? stretch[last] : p.to};
+      passes.push_back(std::move(p));
+    }
+    return {};
+  }
+
+  Status find_passes() {
+    const std::vector<std::vector<std::size_t>> stretches = list_stretches();
     // one period for each thread, told by a stretch in the middle
     struct Model {
       std::vector<NamedCost> calls;
@@ -244,8 +296,12 @@ class RankDissector {
     }
     std::map<std::uint32_t, std::size_t> counts;
     for (const auto& [l, m] : models) counts[l] = m.layers;
-    if (!models.contains(main_lane) || models.size() < 2)
-      return fail("the layers cannot be told: no stretch of launches repeats itself on " + who());
+    if (!models.contains(main_lane) || models.size() < 2) {
+      const char* const missing = models.contains(main_lane) ? "backward" : models.empty() ? "any" : "forward";
+      return fail("the layers cannot be told: no stretch of launches repeats itself in " + std::string(missing) +
+                      " work of " + who(),
+                  "", "a base needs training steps of equal layers, with their launches (ProfilerActivity.CPU)");
+    }
     layers = models.at(main_lane).layers;
     std::uint32_t backward_lane = kNone;
     for (const auto& [l, m] : models)
@@ -654,6 +710,51 @@ std::string_view name_of(PieceKind k) {
   return kNames[static_cast<std::size_t>(k)];
 }
 
+namespace {
+
+// Middle stages run nothing but the layer, and all others run it too: the shortest pass that is part of every other. Of
+// two stages the first ends with what the last begins with.
+Names common_layer(const std::vector<Names>& passes, const std::vector<Names>& before,
+                   const std::vector<Names>& after) {
+  if (passes.empty()) return {};
+  const Names& least = *std::min_element(passes.begin(), passes.end(),
+                                         [](const Names& a, const Names& b) { return a.size() < b.size(); });
+  const bool in_all = std::all_of(passes.begin(), passes.end(), [&](const Names& p) {
+    return std::search(p.begin(), p.end(), least.begin(), least.end()) != p.end();
+  });
+  if (in_all) return before.empty() && after.empty() ? Names{} : least;
+  if (before.empty() || after.empty()) return {};
+  const Names &a = before[before.size() / 2], &b = after[after.size() / 2];
+  for (std::size_t n = std::min(a.size(), b.size()); n >= 8; --n)
+    if (std::equal(b.begin(), b.begin() + static_cast<std::ptrdiff_t>(n), a.end() - static_cast<std::ptrdiff_t>(n)))
+      return Names(b.begin(), b.begin() + static_cast<std::ptrdiff_t>(n));
+  return {};
+}
+
+// Empty: there is none.
+SingleLayer find_single_layer(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,
+                              const std::vector<std::uint8_t>* packs,
+                              const std::vector<std::vector<std::uint32_t>>& nodes, const std::vector<Use>& use) {
+  std::vector<Names> forward, backward, first_forward, first_backward, last_forward, last_backward;
+  const std::int64_t stride = layout.pipeline_outermost ? layout.tp * layout.dp : layout.tp;
+  if (layout.pp < 2) return {};
+  for (std::uint32_t r = 0; r < build.graph.ranks.size(); ++r) {
+    std::vector<Names> f, b;
+    if (!RankDissector(traces, build, layout, packs, r).list_passes(nodes[r], use, f, b)) return {};
+    const std::int64_t stage = build.graph.ranks[r].rank / stride % layout.pp;
+    const auto add = [](std::vector<Names>& to, const std::vector<Names>& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
+    add(forward, f);
+    add(backward, b);
+    if (stage == 0) add(first_forward, f), add(first_backward, b);
+    if (stage == layout.pp - 1) add(last_forward, f), add(last_backward, b);
+  }
+  return {common_layer(forward, first_forward, last_forward), common_layer(backward, last_backward, first_backward)};
+}
+
+}  // namespace
+
 Result<Anatomy> dissect_job(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,
                             const std::vector<std::uint8_t>* packs) {
   const ExecGraph& g = build.graph;
@@ -674,9 +775,18 @@ Result<Anatomy> dissect_job(const TraceSet& traces, const GraphBuild& build, con
   std::vector<std::vector<std::uint32_t>> nodes(g.ranks.size());
   for (std::uint32_t n = 0; n < g.size(); ++n)
     if (g.kind[n] != NodeKind::rendezvous) nodes[g.rank[n]].push_back(n);
-  for (std::uint32_t r = 0; r < g.ranks.size(); ++r)
-    if (Status s = RankDissector(traces, build, layout, packs, r).run(out, nodes[r], use); !s)
-      return tl::unexpected(s.error());
+  const auto dissect = [&](const SingleLayer* single) -> Status {
+    for (std::uint32_t r = 0; r < g.ranks.size(); ++r)
+      if (Status s = RankDissector(traces, build, layout, packs, r).run(out, nodes[r], use, single); !s) return s;
+    return {};
+  };
+  const Status repeating = dissect(nullptr);
+  if (repeating) return out;
+  const SingleLayer single = find_single_layer(traces, build, layout, packs, nodes, use);
+  if (single.forward.empty() || single.backward.empty()) return tl::unexpected(repeating.error());
+  for (RankAnatomy& a : out.ranks) a = {};
+  out.piece.assign(g.size(), kNone);
+  if (!dissect(&single)) return tl::unexpected(repeating.error());
   return out;
 }
 

@@ -298,6 +298,9 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   for (const RankTrace& t : traces.ranks)
     for (const Device& d : t.devices)
       if (gpu == nullptr) gpu = find_gpu(d.name);
+  if (gpu == nullptr)
+    job.shape.doubts.push_back(
+        "GPU: not named in the traces, or not known: neither its speed nor links that the traces did not use are known");
   job.costs = KernelCosts::learn(job.samples, gpu);
   job.net = learn_network(traces, build, job.base.layout);
   job.slow.assign(g.ranks.size(), 1);

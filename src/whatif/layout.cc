@@ -287,6 +287,13 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
       l.role[k] = GroupRole::data;  // of ranks that share layers: their reductions met at one time
     }
   }
+  std::size_t inferred = 0, homeless = 0;
+  for (std::size_t k = 0; k < c.groups.size(); ++k) inferred += c.groups[k].inferred && use[k].calls > 0 ? 1 : 0;
+  for (const CommRow& row : c.rows)
+    homeless += row.launched && row.group == kNone && row.parts == 0 && !is_point_to_point(row.op) ? 1 : 0;
+  if (inferred != 0) l.doubts.push_back("process groups: " + std::to_string(inferred) + " told by times and order");
+  if (homeless != 0)
+    l.doubts.push_back("process groups: " + std::to_string(homeless) + " collectives belong to none that could be told");
   l.confidence = l.doubts.empty() ? 1 : 0.7;
 
   // micro-batches: what the first stage sends to the second in a step
