@@ -254,7 +254,8 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
                   std::to_string(l.pp) + " the job's " + std::to_string(l.world) + " ranks leave " +
                   std::to_string(left));
     l.dp = left;
-    if (l.dp > 1 && !given.dp) l.doubts.push_back("data parallel " + std::to_string(l.dp) + ": what is left of the ranks");
+    if (l.dp > 1 && !given.dp)
+      l.doubts.push_back("data parallel " + std::to_string(l.dp) + ": what is left of the ranks");
   }
   // the order of ranks: how far a stage is from the next
   if (!distances.empty() && l.pp > 1 && l.dp > 1) {
@@ -293,7 +294,8 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
     homeless += row.launched && row.group == kNone && row.parts == 0 && !is_point_to_point(row.op) ? 1 : 0;
   if (inferred != 0) l.doubts.push_back("process groups: " + std::to_string(inferred) + " told by times and order");
   if (homeless != 0)
-    l.doubts.push_back("process groups: " + std::to_string(homeless) + " collectives belong to none that could be told");
+    l.doubts.push_back("process groups: " + std::to_string(homeless) +
+                       " collectives belong to none that could be told");
   l.confidence = l.doubts.empty() ? 1 : 0.7;
 
   // micro-batches: what the first stage sends to the second in a step
