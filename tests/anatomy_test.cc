@@ -202,6 +202,24 @@ TEST(Anatomy, WithoutShapes) {
   EXPECT_NE(asked.error().advice.find("--layout seq-length=N,micro-batch-size=N,hidden=N"), std::string::npos);
 }
 
+// Groups without a description still have members: what is said must not contradict those.
+TEST(Anatomy, SaidAgainstGroups) {
+  auto run = run_job(small());
+  ASSERT_TRUE(run.has_value());
+  for (RankTrace& t : run->traces.ranks) {
+    for (ProcessGroup& group : t.groups) group.desc.clear();
+    for (StrId& text : t.comm_args.group_desc) text = t.strings.intern("");
+  }
+  const Joined g(std::move(run->traces));
+  const auto with = [&](const char* text) { return recognise_layout(g.traces, g.build, *parse_layout(text)); };
+  const auto right = with("tp=2,pp=2,dp=2");
+  ASSERT_TRUE(right.has_value()) << right.error().line();
+  EXPECT_EQ(right->tp, 2);
+  const auto wrong = with("tp=4,pp=2,dp=1");
+  ASSERT_FALSE(wrong.has_value());
+  EXPECT_NE(wrong.error().what.find("no 4 neighbours"), std::string::npos) << wrong.error().line();
+}
+
 TEST(Anatomy, SaidByHand) {
   const Joined g = job_of(small());
   const auto with = [&](const char* text) {

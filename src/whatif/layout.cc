@@ -288,6 +288,22 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
       l.role[k] = GroupRole::data;  // of ranks that share layers: their reductions met at one time
     }
   }
+  // groups that the traces list are sure, whatever they are for: one of what is said must be among them
+  bool listed = false;
+  for (std::size_t k = 0; k < c.groups.size(); ++k)
+    listed = listed || (!c.groups[k].inferred && !c.groups[k].ranks.empty() && use[k].calls > 0);
+  const auto used = [&](GroupRole r) {
+    for (std::size_t k = 0; k < c.groups.size(); ++k)
+      if (l.role[k] == r && use[k].calls > 0) return true;
+    return false;
+  };
+  if (listed && given.tp && *given.tp > 1 && !used(GroupRole::tensor))
+    return fail("--layout says tp=" + std::to_string(*given.tp) + ", but no " + std::to_string(*given.tp) +
+                " neighbours call each other in the traces");
+  if (listed && given.dp && *given.dp > 1 && !used(GroupRole::data))
+    return fail("--layout says dp=" + std::to_string(*given.dp) + ", but no " + std::to_string(*given.dp) +
+                " replicas reduce gradients together in the traces");
+
   std::size_t inferred = 0, homeless = 0;
   for (std::size_t k = 0; k < c.groups.size(); ++k) inferred += c.groups[k].inferred && use[k].calls > 0 ? 1 : 0;
   for (const CommRow& row : c.rows)
