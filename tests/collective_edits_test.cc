@@ -92,7 +92,7 @@ struct Predicted {
 Predicted put_together(const Learnt& base, const Program& program, const JobShape& next) {
   Predicted out;
   RatesError error;
-  const Rates rates = rates_for(base.model, base.build, next, error);
+  const Rates rates = rates_for(base.model, base.build, next, nullptr, error);
   auto made = rebuild(base.traces, base.build, program, base.model.base, next, rates, base.model.net);
   EXPECT_TRUE(made.has_value()) << made.error().line();
   if (!made) return out;

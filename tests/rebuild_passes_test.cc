@@ -66,7 +66,7 @@ struct Job {
 
   Rebuilt rebuilt(const JobShape& next) const {
     RatesError error;
-    auto out = rebuild(traces, build, model.program, model.base, next, rates_for(model, build, next, error), model.net);
+    auto out = rebuild(traces, build, model.program, model.base, next, rates_for(model, build, next, nullptr, error), model.net);
     EXPECT_TRUE(out.has_value()) << out.error().line();
     if (!out) return {};
     const Status sound = check(out->build.graph);
@@ -294,7 +294,7 @@ TEST(RebuildPasses, ZeroBubbleNeedsToKnowTheWeights) {
                         std::vector<std::uint8_t>(base.build.graph.size(), 0));
   RatesError error;
   const auto out = rebuild(base.traces, base.build, base.model.program, base.model.base, next,
-                           rates_for(base.model, base.build, next, error), base.model.net);
+                           rates_for(base.model, base.build, next, nullptr, error), base.model.net);
   ASSERT_FALSE(out.has_value());
   EXPECT_NE(out.error().line().find("gradients of weights"), std::string::npos);
 }

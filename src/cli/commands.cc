@@ -121,6 +121,11 @@ std::vector<Command> make_commands() {
             {"--without-stragglers", "", "ranks slower than their peers become as fast as those"},
             {"--delay", "rank=N,ms=N", "rank N is late by so much at the begin of each step", Takes::word, true},
             {"--perfect-overlap", "", "a bound: transfers take no time, ranks still wait for each other"},
+            {"--layout", "KEY=VALUE,...",
+             "what the traces do not tell of the job as it is: tp, pp, dp, layers, num-microbatches, schedule, "
+             "gpus-per-node, hidden, ffn, heads, kv-heads, head-dim, seq-length, micro-batch-size, vocab, "
+             "sequence-parallel, recompute, distributed-optimizer",
+             Takes::word},
             {"--search", "gpus=N,KEY=VALUE,...",
              "rank the layouts and schedules that are feasible on so many GPUs; also max-tp, max-pp, max-dp, "
              "global-batch-size, micro-batch-size=1:2:4, chunks=1:2:4",

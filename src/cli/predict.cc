@@ -72,6 +72,12 @@ Result<int> run_predict(const Args& given) {
   for (const std::string& name : shape_edits())
     if (args.has(name)) asked[name] = args.value(name);
   if (Status ok = check_values(asked); !ok) return tl::unexpected(ok.error());
+  GivenLayout said;
+  if (args.has("--layout")) {
+    auto read = parse_layout(args.value("--layout"));
+    if (!read) return tl::unexpected(read.error());
+    said = std::move(*read);
+  }
   CostTable table;
   if (args.has("--cost-table")) {
     auto read = read_cost_table(args.value("--cost-table"));
@@ -92,9 +98,10 @@ Result<int> run_predict(const Args& given) {
 
   progress.stage("taking the job apart");
   const Overlap overlap = overlap_of(run->build.graph, learn_contention(run->traces, run->build), run->replay);
-  auto layout = recognise_layout(run->traces, run->build);
-  Result<JobModel> job = layout ? learn_job(run->traces, run->build, *layout, {}, overlap)
+  auto layout = recognise_layout(run->traces, run->build, said);
+  Result<JobModel> job = layout ? learn_job(run->traces, run->build, *layout, said, overlap)
                                 : Result<JobModel>(tl::unexpected(layout.error()));
+  if (!job && args.has("--layout")) return tl::unexpected(job.error());
   if (!job && !asked.empty() && !(layout && asked.size() == 1 && asked.contains("--dp")))
     return tl::unexpected(job.error());
 
@@ -129,6 +136,7 @@ Result<int> run_predict(const Args& given) {
     auto shape = target_shape(*job, asked);
     if (!shape) return tl::unexpected(shape.error());
     next = std::move(*shape);
+    if (Status ok = check_dimensions(*job, next); !ok) return tl::unexpected(ok.error());
     RatesError error;
     Changed moved;
     if (!same_shape(job->base, next) || !table.rows().empty()) {

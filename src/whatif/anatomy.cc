@@ -30,10 +30,24 @@ struct Pass {
   std::vector<std::size_t> starts;  // calls that begin a layer, and the one after the last
 };
 
+struct Window {  // one step of the rank
+  std::int64_t number = 0;
+  Ns begin = 0, end = 0;
+  std::uint32_t before = 0;  // rows of the step's thread that come before it
+  std::uint32_t past = 0;    // and the one after its last
+};
+
 struct Element {  // of a step, in time order
   bool exchange = false;
   std::size_t pass = 0;          // row of passes
   std::size_t from = 0, to = 0;  // calls of an exchange
+};
+
+using Names = std::vector<std::string_view>;  // of kernels, in the order of their launches
+
+// The one layer that every pass has, where no pass has two that would show how they repeat.
+struct SingleLayer {
+  Names forward, backward;
 };
 
 class RankDissector {
@@ -42,12 +56,11 @@ class RankDissector {
                 std::uint32_t r)
       : traces(all), build(b), g(b.graph), layout(l), packs(p), rank(r) {}
 
-  Status run(Anatomy& out, const std::vector<std::uint32_t>& nodes_of_rank, const std::vector<Use>& use_of) {
-    nodes = &nodes_of_rank;
-    use = &use_of;
-    list_lanes();
-    list_calls();
-    if (Status s = find_passes(); !s) return s;
+  // `single`: the layer, where each pass has one; nullptr = told from what repeats itself.
+  Status run(Anatomy& out, const std::vector<std::uint32_t>& nodes_of_rank, const std::vector<Use>& use_of,
+             const SingleLayer* single) {
+    if (Status s = prepare(nodes_of_rank, use_of); !s) return s;
+    if (Status s = single != nullptr ? find_passes_of(*single) : find_passes(); !s) return s;
     RankAnatomy& a = out.ranks[rank];
     a.main_lane = main_lane;
     a.layers = static_cast<std::int32_t>(layers);
@@ -55,7 +68,31 @@ class RankDissector {
     return {};
   }
 
+  // What the passes launch, without telling their layers.
+  Status list_passes(const std::vector<std::uint32_t>& nodes_of_rank, const std::vector<Use>& use_of,
+                     std::vector<Names>& forward, std::vector<Names>& backward) {
+    if (Status s = prepare(nodes_of_rank, use_of); !s) return s;
+    for (const std::vector<std::size_t>& stretch : list_stretches())
+      (calls[stretch.front()].lane == main_lane ? forward : backward).push_back(names_of(stretch));
+    return {};
+  }
+
  private:
+  Status prepare(const std::vector<std::uint32_t>& nodes_of_rank, const std::vector<Use>& use_of) {
+    nodes = &nodes_of_rank;
+    use = &use_of;
+    list_lanes();
+    list_calls();
+    return find_steps();
+  }
+
+  Names names_of(const std::vector<std::size_t>& stretch) const {
+    Names out;
+    for (const std::size_t i : stretch)
+      out.push_back(traces.ranks[g.ranks[rank].trace].name_of(g.source[calls[i].task]));
+    return out;
+  }
+
   std::string who() const { return "rank " + std::to_string(g.ranks[rank].rank); }
 
   // Host nodes by thread, with the depth of open operators after each.
@@ -77,11 +114,84 @@ class RankDissector {
       t.node.push_back(n);
       t.depth.push_back(before + (g.at_begin[n] ? 1 : -1));
     }
-    for (const Step& s : g.steps)
-      if (s.rank == rank) {
-        steps.push_back(s);
-        main_lane = g.lane[raw(s.begin_node)];
-      }
+  }
+
+  // ---- steps ----
+
+  Status find_steps() {
+    for (const Step& s : g.steps) {
+      if (s.rank != rank) continue;
+      if (g.kind[raw(s.begin_node)] != NodeKind::host) return find_steps_without_markers(s);
+      const std::uint32_t lane = g.lane[raw(s.begin_node)];
+      if (main_lane == kNone) main_lane = lane;
+      if (lane != main_lane || g.lane[raw(s.end_node)] != main_lane) continue;
+      steps.push_back({s.number, s.begin, s.end, main_row(raw(s.begin_node)), main_row(raw(s.end_node)) + 1});
+    }
+    if (main_lane == kNone) return fail("no step of " + who() + " is in the trace");
+    return {};
+  }
+
+  // The whole trace is one step then; taken apart it has as many as there are runs of the optimizer after backward
+  // work.
+  Status find_steps_without_markers(const Step& whole) {
+    whole_trace = true;
+    const RankTrace& t = traces.ranks[g.ranks[rank].trace];
+    std::map<std::uint32_t, std::size_t> launches;
+    std::vector<std::uint8_t> backward(threads.size(), 0);
+    for (const Call& c : calls)
+      if (c.counts) ++launches[c.lane];
+    for (std::size_t l = 0; l < threads.size(); ++l)
+      for (const std::uint32_t n : threads[l].node)
+        if (t.name_of(g.source[n]).find("autograd::engine") != std::string_view::npos) {
+          backward[l] = 1;
+          break;
+        }
+    // forward is launched by the thread that launches most and runs no autograd; failing names, by the first that
+    // launches anything of the model
+    const auto is_backward = [&](std::uint32_t lane) { return backward[lane - g.ranks[rank].first_lane] != 0; };
+    const bool named =
+        std::any_of(launches.begin(), launches.end(), [&](const auto& x) { return is_backward(x.first); });
+    std::size_t most = 0;
+    for (const Call& c : calls) {
+      if (!c.counts || (named && is_backward(c.lane)) || launches[c.lane] <= most) continue;
+      main_lane = c.lane;
+      most = named ? launches[c.lane] : SIZE_MAX;
+    }
+    if (main_lane == kNone || thread(main_lane).node.empty())
+      return fail("the steps cannot be told: no markers, and no thread of " + who() + " launches forward work");
+    const Thread& main = thread(main_lane);
+    const auto rows = static_cast<std::uint32_t>(main.node.size());
+    Window now{0, whole.begin - 2, whole.end, 0, rows};
+    bool worked = false;          // backward since the step's begin
+    std::size_t last = SIZE_MAX;  // call of the optimizer
+    std::size_t since = 0;        // launches of the model after it
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const Call& c = calls[i];
+      if (c.counts && c.lane != main_lane) worked = true;
+      if (c.lane == main_lane && worked && optimizes(c, t)) last = i, since = 0;
+      if (last == SIZE_MAX || last == i) continue;
+      since += c.counts ? 1 : 0;
+      if (since < 8 && c.use != Use::exchange) continue;
+      std::size_t next = last + 1;
+      while (next < calls.size() && calls[next].lane != main_lane) ++next;
+      if (next == calls.size()) break;
+      now.past = cut_between(end_of_call(calls[last]), local.at(calls[next].begin));
+      now.end = end_of(main.node[now.past - 1]);
+      steps.push_back(now);
+      now = {now.number + 1, now.end + 1, whole.end, now.past, rows};
+      worked = false;
+      last = SIZE_MAX;
+    }
+    steps.push_back(now);
+    return {};
+  }
+
+  bool optimizes(const Call& c, const RankTrace& t) const {
+    if (!packing(c.task)) return false;
+    const std::string_view name = t.name_of(g.source[c.task]);
+    for (const std::string_view part : {"multi_tensor", "adam", "Adam", "optim", "Optim", "sgd", "SGD", "lamb", "Lamb"})
+      if (name.find(part) != std::string_view::npos) return true;
+    return false;
   }
 
   Thread& thread(std::uint32_t lane) { return threads[lane - g.ranks[rank].first_lane]; }
@@ -118,8 +228,8 @@ class RankDissector {
 
   // ---- passes ----
 
-  Status find_passes() {
-    // stretches of one thread's launches without another thread's in between, and without an exchange between stages
+  // Stretches of one thread's launches without another thread's in between, and without an exchange between stages.
+  std::vector<std::vector<std::size_t>> list_stretches() const {
     std::vector<std::vector<std::size_t>> stretches;
     std::vector<std::size_t> now;
     std::uint32_t lane = kNone;
@@ -147,6 +257,29 @@ class RankDissector {
       now.push_back(i);
     }
     flush();
+    return stretches;
+  }
+
+  Status find_passes_of(const SingleLayer& layer) {
+    layers = 1;
+    for (const std::vector<std::size_t>& stretch : list_stretches()) {
+      Pass p;
+      p.backward = calls[stretch.front()].lane != main_lane;
+      const Names& wanted = p.backward ? layer.backward : layer.forward;
+      const Names all = names_of(stretch);
+      const auto at = std::search(all.begin(), all.end(), wanted.begin(), wanted.end());
+      if (at == all.end()) continue;
+      p.from = stretch.front();
+      p.to = stretch.back() + 1;
+      const auto first = static_cast<std::size_t>(at - all.begin()), last = first + wanted.size();
+      p.starts = {stretch[first], last < stretch.size() ? stretch[last] : p.to};
+      passes.push_back(std::move(p));
+    }
+    return {};
+  }
+
+  Status find_passes() {
+    const std::vector<std::vector<std::size_t>> stretches = list_stretches();
     // one period for each thread, told by a stretch in the middle
     struct Model {
       std::vector<NamedCost> calls;
@@ -167,8 +300,12 @@ class RankDissector {
     }
     std::map<std::uint32_t, std::size_t> counts;
     for (const auto& [l, m] : models) counts[l] = m.layers;
-    if (!models.contains(main_lane) || models.size() < 2)
-      return fail("the layers cannot be told: no stretch of launches repeats itself on " + who());
+    if (!models.contains(main_lane) || models.size() < 2) {
+      const char* const missing = models.contains(main_lane) ? "backward" : models.empty() ? "any" : "forward";
+      return fail("the layers cannot be told: no stretch of launches repeats itself in " + std::string(missing) +
+                      " work of " + who(),
+                  "", "a base needs training steps of equal layers, with their launches (ProfilerActivity.CPU)");
+    }
     layers = models.at(main_lane).layers;
     std::uint32_t backward_lane = kNone;
     for (const auto& [l, m] : models)
@@ -378,11 +515,10 @@ class RankDissector {
       }
 
       // the begin of the step
-      const std::uint32_t begin_row = main_row(raw(steps[s].begin_node));
-      own_main(begin_row, static_cast<std::uint32_t>(s == 0 ? 0 : a.pieces.size() - 1));
+      own_main(steps[s].before, static_cast<std::uint32_t>(s == 0 ? 0 : a.pieces.size() - 1));
       std::uint32_t current = add(PieceKind::step_begin, step, -1, -1);
       marks.emplace_back(steps[s].begin, current);
-      std::uint32_t from_row = begin_row + 1;  // rows from which the next cut is sought
+      std::uint32_t from_row = steps[s].before + (whole_trace ? 0 : 1);  // rows from which the next cut is sought
       forward = backward = 0;
       for (std::size_t e = 0; e <= elements.size(); ++e) {
         // where the element begins on the step's thread
@@ -390,7 +526,7 @@ class RankDissector {
         std::uint32_t to_row = static_cast<std::uint32_t>(main.node.size());
         std::uint32_t leaves = kNone, returns = kNone;
         if (end) {
-          const std::uint32_t step_end = main_row(raw(steps[s].end_node));
+          const std::uint32_t step_end = std::max(from_row, steps[s].past) - (whole_trace ? 0 : 1);
           to_row = step_end;
           for (const Call& c : calls)
             if (c.lane == main_lane && local.at(c.begin) >= from_row && local.at(c.begin) < step_end) {
@@ -428,7 +564,7 @@ class RankDissector {
         if (end) {
           current = add(PieceKind::step_end, step, -1, -1);
           marks.emplace_back(cut_time, current);
-          own_main(main_row(raw(steps[s].end_node)) + 1, current);
+          own_main(steps[s].past, current);
           break;
         }
         if (elements[e].exchange) {
@@ -563,7 +699,7 @@ class RankDissector {
         if (g.pred_kind[e] == EdgeKind::launch && g.pred[e] != kNoNode) piece = piece_of[raw(g.pred[e])];
       if (piece == kNone) {
         const auto it = last.find(g.lane[n]);
-        piece = it == last.end() ? 0 : it->second;
+        piece = it == last.end() ? (whole_trace ? 1 : 0) : it->second;
       }
       piece_of[n] = piece;
       last[g.lane[n]] = piece;
@@ -583,7 +719,8 @@ class RankDissector {
   std::vector<Thread> threads;
   std::vector<std::uint32_t> row_on_thread;
   std::unordered_map<std::uint32_t, std::uint32_t> local;  // host node -> row on its thread
-  std::vector<Step> steps;
+  std::vector<Window> steps;
+  bool whole_trace = false;  // there are no markers
   std::uint32_t main_lane = kNone;
   std::vector<Call> calls;
   std::vector<Pass> passes;
@@ -598,6 +735,51 @@ std::string_view name_of(PieceKind k) {
                                          "backward end",  "bucket",      "step end"};
   return kNames[static_cast<std::size_t>(k)];
 }
+
+namespace {
+
+// Middle stages run nothing but the layer, and all others run it too: the shortest pass that is part of every other. Of
+// two stages the first ends with what the last begins with.
+Names common_layer(const std::vector<Names>& passes, const std::vector<Names>& before,
+                   const std::vector<Names>& after) {
+  if (passes.empty()) return {};
+  const Names& least = *std::min_element(passes.begin(), passes.end(),
+                                         [](const Names& a, const Names& b) { return a.size() < b.size(); });
+  const bool in_all = std::all_of(passes.begin(), passes.end(), [&](const Names& p) {
+    return std::search(p.begin(), p.end(), least.begin(), least.end()) != p.end();
+  });
+  if (in_all) return before.empty() && after.empty() ? Names{} : least;
+  if (before.empty() || after.empty()) return {};
+  const Names &a = before[before.size() / 2], &b = after[after.size() / 2];
+  for (std::size_t n = std::min(a.size(), b.size()); n >= 8; --n)
+    if (std::equal(b.begin(), b.begin() + static_cast<std::ptrdiff_t>(n), a.end() - static_cast<std::ptrdiff_t>(n)))
+      return Names(b.begin(), b.begin() + static_cast<std::ptrdiff_t>(n));
+  return {};
+}
+
+// Empty: there is none.
+SingleLayer find_single_layer(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,
+                              const std::vector<std::uint8_t>* packs,
+                              const std::vector<std::vector<std::uint32_t>>& nodes, const std::vector<Use>& use) {
+  std::vector<Names> forward, backward, first_forward, first_backward, last_forward, last_backward;
+  const std::int64_t stride = layout.pipeline_outermost ? layout.tp * layout.dp : layout.tp;
+  if (layout.pp < 2) return {};
+  for (std::uint32_t r = 0; r < build.graph.ranks.size(); ++r) {
+    std::vector<Names> f, b;
+    if (!RankDissector(traces, build, layout, packs, r).list_passes(nodes[r], use, f, b)) return {};
+    const std::int64_t stage = build.graph.ranks[r].rank / stride % layout.pp;
+    const auto add = [](std::vector<Names>& to, const std::vector<Names>& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
+    add(forward, f);
+    add(backward, b);
+    if (stage == 0) add(first_forward, f), add(first_backward, b);
+    if (stage == layout.pp - 1) add(last_forward, f), add(last_backward, b);
+  }
+  return {common_layer(forward, first_forward, last_forward), common_layer(backward, last_backward, first_backward)};
+}
+
+}  // namespace
 
 Result<Anatomy> dissect_job(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,
                             const std::vector<std::uint8_t>* packs) {
@@ -619,9 +801,18 @@ Result<Anatomy> dissect_job(const TraceSet& traces, const GraphBuild& build, con
   std::vector<std::vector<std::uint32_t>> nodes(g.ranks.size());
   for (std::uint32_t n = 0; n < g.size(); ++n)
     if (g.kind[n] != NodeKind::rendezvous) nodes[g.rank[n]].push_back(n);
-  for (std::uint32_t r = 0; r < g.ranks.size(); ++r)
-    if (Status s = RankDissector(traces, build, layout, packs, r).run(out, nodes[r], use); !s)
-      return tl::unexpected(s.error());
+  const auto dissect = [&](const SingleLayer* single) -> Status {
+    for (std::uint32_t r = 0; r < g.ranks.size(); ++r)
+      if (Status s = RankDissector(traces, build, layout, packs, r).run(out, nodes[r], use, single); !s) return s;
+    return {};
+  };
+  const Status repeating = dissect(nullptr);
+  if (repeating) return out;
+  const SingleLayer single = find_single_layer(traces, build, layout, packs, nodes, use);
+  if (single.forward.empty() || single.backward.empty()) return tl::unexpected(repeating.error());
+  for (RankAnatomy& a : out.ranks) a = {};
+  out.piece.assign(g.size(), kNone);
+  if (!dissect(&single)) return tl::unexpected(repeating.error());
   return out;
 }
 

@@ -33,8 +33,12 @@ bool is_weight_gradient(const Work& w) {
   return w.kind == WorkKind::gemm && !w.parameters && w.k.seq > 0 && w.m.seq == 0 && w.n.seq == 0 && w.batch == Term{};
 }
 
+bool knows_dimensions(const Dims& d) {
+  return d.hidden > 0 && d.ffn > 0 && d.heads > 0 && d.head_dim > 0 && d.vocab > 0;
+}
+
 // The schedule whose order of passes all ranks have.
-bool recognise_schedule(const Anatomy& anatomy, const GraphBuild& build, JobShape& shape) {
+bool recognise_schedule(const Anatomy& anatomy, const GraphBuild& build, const GivenLayout& given, JobShape& shape) {
   const JobLayout& l = shape.layout;
   const std::int64_t stride = l.pipeline_outermost ? l.tp * l.dp : l.tp;
   const std::int32_t passes = anatomy.ranks.front().passes;
@@ -65,6 +69,8 @@ bool recognise_schedule(const Anatomy& anatomy, const GraphBuild& build, JobShap
   };
   for (std::int32_t chunks = 1; chunks <= passes; ++chunks) {
     if (passes % chunks != 0 || (chunks > 1 && l.pp == 1)) continue;
+    if (given.chunks && chunks != *given.chunks) continue;
+    if (given.num_microbatches && passes / chunks != *given.num_microbatches) continue;
     const auto kind = chunks == 1 ? ScheduleKind::one_f_one_b : ScheduleKind::interleaved;
     for (const bool all_forward_first : {true, false}) {
       const auto schedule = make_schedule(kind, stages, chunks, passes / chunks, false, all_forward_first);
@@ -86,13 +92,144 @@ bool recognise_schedule(const Anatomy& anatomy, const GraphBuild& build, JobShap
 
 }  // namespace
 
-Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout, const Dims& given,
-                           const Overlap& overlap) {
+namespace {
+
+// What is said is the tokenizer's or that of the tables, which Megatron-LM makes a multiple of 128 for every rank.
+void settle_vocabulary(double said, std::int64_t tp, ModelShape& shape) {
+  const double multiple = 128 * static_cast<double>(tp), padded = std::ceil(said / multiple) * multiple;
+  std::erase_if(shape.doubts, [](const std::string& d) { return d.starts_with("vocabulary:"); });
+  double& told = shape.dims.vocab;
+  if (told == said || told == padded) return;
+  if (told > 0)
+    shape.doubts.push_back("vocabulary: said to be " + std::to_string(std::llround(said)) + ", the traces tell " +
+                           std::to_string(std::llround(told)));
+  if (told == 0 && padded != said)
+    shape.doubts.push_back("vocabulary: " + std::to_string(std::llround(said)) + ", taken as padded to " +
+                           std::to_string(std::llround(padded)));
+  told = told == 0 ? padded : said;
+}
+
+// Why no schedule fits, with what there is to say by hand.
+Error no_schedule(const Anatomy& anatomy, const GraphBuild& build, const JobLayout& l, const GivenLayout& given) {
+  const auto rank = [&](std::size_t r) { return "rank " + std::to_string(build.graph.ranks[r].rank); };
+  for (std::size_t r = 1; r < anatomy.ranks.size(); ++r)
+    if (anatomy.ranks[r].passes != anatomy.ranks[0].passes)
+      return {"the micro-batches cannot be told: " + rank(0) + " has " + std::to_string(anatomy.ranks[0].passes) +
+                  " forward passes a step, " + rank(r) + " " + std::to_string(anatomy.ranks[r].passes),
+              "", "are all files of one run? Steps without ProfilerStep markers are told by the optimizer's kernels"};
+  const std::string passes = std::to_string(anatomy.ranks[0].passes) + " forward passes a step on " +
+                             std::to_string(l.pp) + (l.pp == 1 ? " stage" : " stages");
+  if (given.schedule || given.num_microbatches)
+    return {"--layout says a schedule or micro-batches that the traces contradict: " + passes, "",
+            "leave schedule and num-microbatches out, or correct them"};
+  return {"the schedule cannot be told: " + passes + ", in no order of 1F1B or interleaved 1F1B", "",
+          "correct pp by --layout pp=N; other schedules cannot be a base"};
+}
+
+// Parameters of a rank's layers, and of its embedding or head, from what its replicas reduce: where no shapes tell.
+void count_parameters(const Program& program, const GraphBuild& build, JobModel& job) {
+  const Communication& c = build.communication;
+  JobShape& base = job.base;
+  constexpr double kGradientBytes = 4;
+  const JobLayout& l = base.layout;
+  const double layers = static_cast<double>(l.layers) / static_cast<double>(l.pp);
+  const std::int64_t stride = l.pipeline_outermost ? l.tp * l.dp : l.tp;
+  std::vector<double> of_stage(static_cast<std::size_t>(l.pp), 0);
+  double table = 0, slope = 0, slopes = 0;
+  for (std::uint32_t r = 0; r < build.graph.ranks.size(); ++r) {
+    const auto stage = static_cast<std::size_t>(build.graph.ranks[r].rank / stride % l.pp);
+    const RankAnatomy& a = program.anatomy.ranks[r];
+    double sum = 0;
+    std::vector<std::pair<double, double>> closed;  // layers done, parameters reduced
+    for (std::uint32_t k = 0; k < a.pieces.size(); ++k) {
+      if (a.pieces[k].step != 0) continue;
+      const PieceItems& items = program.pieces[r][k];
+      for (std::uint32_t i = 0; i < items.count; ++i) {
+        const Item& item = program.items[items.first + i];
+        if (item.comm == kNone || item.transfer) continue;
+        const CommRow& row = c.rows[item.comm];
+        if (row.group == kNone || row.bytes <= 0) continue;
+        if (l.role[row.group] == GroupRole::embedding)
+          table = std::max(table, static_cast<double>(row.bytes) / kGradientBytes);
+        if (l.role[row.group] != GroupRole::data || (row.op != CommOp::all_reduce && row.op != CommOp::reduce_scatter))
+          continue;
+        sum += static_cast<double>(row.bytes) / kGradientBytes;
+        if (a.pieces[k].kind == PieceKind::bucket) closed.emplace_back(a.pieces[k].layer, sum);
+      }
+    }
+    of_stage[stage] = std::max(of_stage[stage], sum);
+    if (closed.size() < 3) continue;  // the last takes what is left
+    const auto &from = closed.front(), &to = closed[closed.size() - 2];
+    if (to.first <= from.first) continue;
+    slope += (to.second - from.second) / (to.first - from.first);
+    ++slopes;
+  }
+  const double first = of_stage.front(), last = of_stage.back();
+  if (first <= 0 || last <= 0 || layers < 1) return;
+  double layer = l.pp > 2 && of_stage[1] > 0 ? of_stage[1] / layers
+                 : l.pp > 1 && table > 0     ? (last - table) / layers
+                 : slopes > 0                ? slope / slopes
+                                             : std::min(first, last) / layers;
+  layer = std::clamp(layer, 0.0, std::min(first, last) / layers);
+  if (layer <= 0) return;
+  base.layer_parameters = layer;
+  base.first_parameters = first - layers * layer;
+  base.last_parameters = l.pp > 1 ? last - layers * layer : 0;
+  job.shape.doubts.push_back("parameters of a layer: " + std::to_string(std::llround(layer)) +
+                             " a rank, from the gradients that replicas reduce");
+}
+
+}  // namespace
+
+Status check_dimensions(const JobModel& job, const JobShape& next) {
+  const Dims &a = job.base.dims, &b = next.dims;
+  struct Needed {
+    double before, after;
+    const char *what, *key;
+  };
+  const bool width = a.hidden != b.hidden || a.ffn != b.ffn || a.heads != b.heads || a.kv_heads != b.kv_heads ||
+                     a.head_dim != b.head_dim || a.vocab != b.vocab || a.tp != b.tp;
+  const bool tokens = a.seq != b.seq || a.mbs != b.mbs;
+  const bool any = width || tokens || a.sequence_parallel != b.sequence_parallel;
+  std::string missing, keys;
+  for (const Needed& n : {Needed{a.seq, b.seq, "sequence length", "seq-length"},
+                          Needed{a.mbs, b.mbs, "micro-batch size", "micro-batch-size"},
+                          Needed{a.hidden, b.hidden, "hidden size", "hidden"}, Needed{a.ffn, b.ffn, "MLP width", "ffn"},
+                          Needed{a.heads, b.heads, "heads", "heads"},
+                          Needed{a.head_dim, b.head_dim, "head dimension", "head-dim"},
+                          Needed{a.vocab, b.vocab, "vocabulary", "vocab"}}) {
+    if (!any || n.before > 0) continue;
+    missing += (missing.empty() ? "" : ", ") + std::string(n.what);
+    keys += (keys.empty() ? "" : ",") + std::string(n.key) + "=N";
+  }
+  if (missing.empty()) return {};
+  return fail("the traces do not tell the model's " + missing + " (no shapes were recorded)", "", "say --layout " + keys);
+}
+
+Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,
+                           const GivenLayout& given, const Overlap& overlap) {
   JobModel job;
   const ExecGraph& g = build.graph;
-  auto shape = recognise_model(traces, layout.tp, layout.dp, given);
+  if (layout.pp > 1)
+    for (const CommRow& row : build.communication.rows)
+      if (row.launched && row.parts == 0 && is_point_to_point(row.op))
+        return fail("stages exchange, but the traces do not say what with whom: rank " +
+                        std::to_string(g.ranks[row.rank].rank),
+                    "", "record NCCL metadata (record_param_comms of a recent PyTorch)");
+  Dims said = given.dims;
+  said.vocab = 0;
+  const bool usual_head = said.head_dim == 0 && said.hidden > 0 && said.heads > 0;
+  auto shape = recognise_model(traces, layout.tp, layout.dp, said);
+  if (shape && usual_head && shape->dims.head_dim == 0) {
+    said.head_dim = said.hidden / said.heads;
+    shape = recognise_model(traces, layout.tp, layout.dp, said);
+    if (shape) shape->doubts.push_back("head dimension: taken as hidden / heads");
+  }
   if (!shape) return tl::unexpected(shape.error());
   job.shape = std::move(*shape);
+  if (given.dims.vocab > 0) settle_vocabulary(given.dims.vocab, layout.tp, job.shape);
+  if (given.sequence_parallel) job.shape.dims.sequence_parallel = *given.sequence_parallel && layout.tp > 1;
+  if (given.recompute) job.shape.recompute = *given.recompute;
   std::vector<TaskWork> works;
   for (const RankTrace& t : traces.ranks) works.push_back(recognise_work(t, job.shape));
   const auto work_of = [&](std::uint32_t n) -> const Work* {
@@ -169,10 +306,14 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   if (!program) return tl::unexpected(program.error());
   job.program = std::move(*program);
   if (Status s = check_sharding(build, layout, job.program); !s) return tl::unexpected(s.error());
-  if (!recognise_schedule(job.program.anatomy, build, job.base))
-    return fail("the schedule cannot be told: the passes of the stages are in no order of 1F1B or interleaved 1F1B");
+  if (!recognise_schedule(job.program.anatomy, build, given, job.base))
+    return tl::unexpected(no_schedule(job.program.anatomy, build, layout, given));
   job.base.layout.layers =
       job.program.anatomy.ranks.front().layers * job.base.chunks * static_cast<std::int64_t>(layout.pp);
+  if (given.layers && *given.layers != job.base.layout.layers)
+    return fail("--layout says layers=" + std::to_string(*given.layers) + ", the passes of the traces have " +
+                std::to_string(job.base.layout.layers));
+  if (!knows_dimensions(job.base.dims)) count_parameters(job.program, build, job);
 
   const int bytes = job.shape.dtype_bytes > 0 ? static_cast<int>(job.shape.dtype_bytes) : 2;
   for (std::size_t s = 0; s < job.samples.size(); ++s) {
@@ -195,6 +336,9 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   for (std::uint32_t n = 0; n < g.size(); ++n)
     job.weight[n] = job.sample_of[n] != kNone && is_weight_gradient(job.work[job.sample_of[n]]);
   mark_weight_gradients(job.program, traces, build, job.weight);
+  if (gpu == nullptr)
+    job.shape.doubts.push_back(
+        "GPU: not named in the traces, or not known: neither its speed nor links that the traces did not use are known");
   job.costs = KernelCosts::learn(job.samples, gpu);
   if (gpu != nullptr) job.capacity_gib = gpu->memory_gib;
   for (const RankTrace& t : traces.ranks) {
@@ -219,6 +363,28 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   }
   return job;
 }
+
+namespace {
+
+// Which kernel completes which gradient is not told either: all of a layer's backward kernels bring it on alike.
+void spread_parameters(const JobModel& job, const GraphBuild& build, Rates& rates) {
+  const Anatomy& anatomy = job.program.anatomy;
+  const auto each = [&](const auto& f) {
+    for (std::uint32_t n = 0; n < build.graph.size(); ++n) {
+      if (build.graph.kind[n] != NodeKind::kernel || anatomy.piece[n] == kNone || job.parameter[n] != 0) continue;
+      const std::uint32_t rank = build.graph.rank[n], piece = anatomy.piece[n];
+      if (anatomy.ranks[rank].pieces[piece].kind == PieceKind::backward_layer) f(rank, piece, n);
+    }
+  };
+  std::vector<std::vector<double>> kernels(anatomy.ranks.size());
+  for (std::size_t r = 0; r < kernels.size(); ++r) kernels[r].assign(anatomy.ranks[r].pieces.size(), 0);
+  each([&](std::uint32_t r, std::uint32_t piece, std::uint32_t) { ++kernels[r][piece]; });
+  each([&](std::uint32_t r, std::uint32_t piece, std::uint32_t n) {
+    rates.ready[n] = rates.ready_before[n] = static_cast<float>(job.base.layer_parameters / kernels[r][piece]);
+  });
+}
+
+}  // namespace
 
 Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& next, const CostTable* table,
                 RatesError& error) {
@@ -264,6 +430,7 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
   double sum = 0;
   for (std::size_t s = 0; s < job.samples.size(); ++s) sum += std::pow(total[s] * relative[s], 2);
   error.relative = all > 0 ? std::sqrt(sum) / all : 0;
+  if (job.base.layer_parameters > 0) spread_parameters(job, build, rates);
   rates.parameter = job.parameter;
   rates.slow = job.slow;
   return rates;

@@ -8,6 +8,7 @@
 #include "costs/kernels.h"
 #include "whatif/contention.h"
 #include "whatif/measured_memory.h"
+#include "whatif/given_layout.h"
 #include "whatif/rebuild.h"
 #include "whatif/work.h"
 
@@ -33,9 +34,14 @@ struct JobModel {
   double unknown_pct = 0;                // of the time of kernels that compute: what they compute is not known
 };
 
-// `layout` as recognised; `given`: dimensions said by hand (0 = not said). Errors: see dissect_job, recognise_model.
-Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout, const Dims& given,
-                           const Overlap& overlap);
+// `layout` as recognised with the same `given`. Errors: see dissect_job, recognise_model; sends and receives without
+// peers; a schedule, micro-batches or layers that are said to be others than the passes have.
+Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,
+                           const GivenLayout& given, const Overlap& overlap);
+
+// Whether sizes of work in `next` can be told. Error: a dimension that changes, or that the change needs, is neither in
+// the traces nor said.
+Status check_dimensions(const JobModel& job, const JobShape& next);
 
 struct RatesError {
   double relative = 0;           // of the time of all kernels that compute: one standard deviation

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <set>
 
+#include "whatif/given_layout.h"
+
 namespace orrery {
 namespace {
 
@@ -39,6 +41,17 @@ std::int64_t stride_of(const std::vector<std::int64_t>& ranks) {
   for (std::size_t k = 2; k < ranks.size(); ++k)
     if (ranks[k] - ranks[k - 1] != s) return 0;
   return s;
+}
+
+constexpr std::int64_t kMostRanks = 10'000'000;
+
+std::int64_t multiplied(std::initializer_list<std::int64_t> factors) {
+  std::int64_t product = 1;
+  for (const std::int64_t f : factors) {
+    if (f > kMostRanks / product) return kMostRanks + 1;
+    product *= f;
+  }
+  return product;
 }
 
 double median(std::vector<double> v) {
@@ -104,10 +117,29 @@ GroupRole role_of(const JobLayout& layout, const Communication& c, const Meeting
 }
 
 Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& build) {
+  return recognise_layout(traces, build, {});
+}
+
+Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& build, const GivenLayout& given) {
   const Communication& c = build.communication;
   const ExecGraph& g = build.graph;
   JobLayout l;
-  for (const RankTrace& t : traces.ranks) l.world = std::max({l.world, t.world_size, t.rank + 1});
+  std::int64_t stated = 0;  // ranks of the job, as a trace says
+  for (const RankTrace& t : traces.ranks) {
+    l.world = std::max({l.world, t.world_size, t.rank + 1});
+    stated = std::max(stated, t.world_size);
+  }
+  if (stated == 0 && given.tp && given.pp && given.dp) {  // some of its ranks are here
+    const std::int64_t said = multiplied({*given.tp, *given.pp, *given.dp});
+    if (said < l.world)
+      return fail("rank " + std::to_string(l.world - 1) + " is in the traces of a job that is said to have " +
+                      std::to_string(said) + " ranks",
+                  "", "--layout tp=N,pp=N,dp=N");
+    l.world = said;
+  }
+  if (l.world > kMostRanks)
+    return fail("a job of " + std::to_string(l.world) + " ranks is beyond what can be laid out", "",
+                "is the rank in the file's name right?");
   std::size_t devices = 0;
   for (const RankTrace& t : traces.ranks) devices = std::max(devices, t.devices.size());
   std::size_t together = 0;
@@ -170,11 +202,22 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
   for (std::size_t k = 0; k < c.groups.size(); ++k)  // sends of which no rank here takes part
     if (l.role[k] == GroupRole::pipeline) l.pp = std::max(l.pp, c.groups[k].size);
 
-  if (l.pp == 1 && l.world > 1)
-    for (const CommRow& row : c.rows)
-      if (row.launched && row.op == CommOp::exchange && row.parts == 0)
-        return fail("the job's layout cannot be told: ranks exchange, but the traces do not say with whom", "",
-                    "record NCCL metadata (a recent PyTorch)");
+  const bool described = std::any_of(c.rows.begin(), c.rows.end(), [](const CommRow& r) { return r.parts != 0; });
+  bool unnamed = false;  // sends and receives whose peers are not told, and that no two ranks have with each other
+  for (const CommRow& row : c.rows)
+    unnamed = unnamed || (row.launched && row.op == CommOp::exchange && row.parts == 0 && (!described || l.pp == 1) &&
+                          (l.pp == 1 || row.group == kNone || c.groups[row.group].ranks.size() != 2));
+  if (unnamed && l.world > 1) {
+    if (!given.pp)
+      return fail("the job's layout cannot be told: ranks exchange, but the traces do not say with whom", "",
+                  "record NCCL metadata (a recent PyTorch), or say --layout tp=N,pp=N,dp=N");
+    l.pp = 1;
+    l.doubts.push_back("pipelines: exchanges without peers");
+  }
+  // What is said goes before what is inferred; what the traces say for sure is held against it in the end.
+  const bool pipelines_inferred =
+      std::any_of(l.doubts.begin(), l.doubts.end(), [](const std::string& d) { return d.starts_with("pipeline"); });
+  if (given.pp && (pipelines_inferred || l.pp == 1)) l.pp = *given.pp;
 
   // Tensor and data: as described; else the group that is called most by neighbours, and the one that reduces most.
   const auto size_of = [&](GroupRole r) {
@@ -185,6 +228,8 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
   };
   l.tp = size_of(GroupRole::tensor);
   l.dp = size_of(GroupRole::data);
+  if (l.tp == 1 && given.tp) l.tp = *given.tp;
+  if (l.dp == 1 && given.dp) l.dp = *given.dp;
   if (l.tp * l.pp * l.dp != l.world) {
     double most = 0;
     std::int64_t tensor = 1;
@@ -201,10 +246,16 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
     if (l.world % (l.tp * l.pp) != 0) {
       return fail("the job's layout cannot be told: tensor " + std::to_string(l.tp) + " and pipeline " +
                       std::to_string(l.pp) + " do not divide " + std::to_string(l.world) + " ranks",
-                  "", "are all of the job's process groups in the traces?");
+                  "", "are all of the job's process groups in the traces? else say --layout tp=N,pp=N,dp=N");
     }
-    l.dp = l.world / (l.tp * l.pp);
-    if (l.dp > 1) l.doubts.push_back("data parallel " + std::to_string(l.dp) + ": what is left of the ranks");
+    const std::int64_t left = l.world / (l.tp * l.pp);
+    if (given.dp && *given.dp != left)
+      return fail("--layout says dp=" + std::to_string(*given.dp) + "; beside tp " + std::to_string(l.tp) + " and pp " +
+                  std::to_string(l.pp) + " the job's " + std::to_string(l.world) + " ranks leave " +
+                  std::to_string(left));
+    l.dp = left;
+    if (l.dp > 1 && !given.dp)
+      l.doubts.push_back("data parallel " + std::to_string(l.dp) + ": what is left of the ranks");
   }
   // the order of ranks: how far a stage is from the next
   if (!distances.empty() && l.pp > 1 && l.dp > 1) {
@@ -213,6 +264,13 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
     l.pipeline_outermost = most->first % (l.tp * l.dp) == 0 || most->first > l.tp;
   }
   // groups without a description, by size and stride
+  const auto stage_of = [&](std::int64_t r) { return r / (l.pipeline_outermost ? l.tp * l.dp : l.tp) % l.pp; };
+  const auto replica_of = [&](std::int64_t r) { return r / (l.pipeline_outermost ? l.tp : l.tp * l.pp) % l.dp; };
+  const auto all_in_one = [](const std::vector<std::int64_t>& ranks, const auto& of) {
+    return std::all_of(ranks.begin(), ranks.end(), [&](std::int64_t r) { return of(r) == of(ranks.front()); });
+  };
+  const auto is_model = [&](const std::vector<std::int64_t>& ranks) { return all_in_one(ranks, replica_of); };
+  const auto is_stage = [&](const std::vector<std::int64_t>& ranks) { return all_in_one(ranks, stage_of); };
   for (std::size_t k = 0; k < c.groups.size(); ++k) {
     if (l.role[k] != GroupRole::other || c.groups[k].ranks.empty()) continue;
     const std::int64_t n = c.groups[k].size, stride = stride_of(c.groups[k].ranks);
@@ -224,14 +282,40 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
       l.role[k] = GroupRole::data;
     } else if (n == 2 && l.pp > 1 && stride == pp_stride * (l.pp - 1)) {
       l.role[k] = use[k].bytes > 1e6 ? GroupRole::embedding : GroupRole::pipeline;
-    } else if (n == l.tp * l.pp && n < l.world) {
+    } else if (n == l.tp * l.pp && n < l.world && is_model(c.groups[k].ranks)) {
       l.role[k] = GroupRole::model;
+    } else if (c.groups[k].inferred && n == l.tp * l.dp && l.dp > 1 && is_stage(c.groups[k].ranks)) {
+      l.role[k] = GroupRole::data;  // of ranks that share layers: their reductions met at one time
     }
   }
   // with nothing but replicas the whole job is their group
   if (l.tp == 1 && l.pp == 1 && size_of(GroupRole::data) == 1)
     for (GroupRole& role : l.role)
       if (role == GroupRole::world) role = GroupRole::data;
+  // groups that the traces list are sure, whatever they are for: one of what is said must be among them
+  bool listed = false;
+  for (std::size_t k = 0; k < c.groups.size(); ++k)
+    listed = listed || (!c.groups[k].inferred && !c.groups[k].ranks.empty() && use[k].calls > 0);
+  const auto used = [&](GroupRole r) {
+    for (std::size_t k = 0; k < c.groups.size(); ++k)
+      if (l.role[k] == r && use[k].calls > 0) return true;
+    return false;
+  };
+  if (listed && given.tp && *given.tp > 1 && !used(GroupRole::tensor))
+    return fail("--layout says tp=" + std::to_string(*given.tp) + ", but no " + std::to_string(*given.tp) +
+                " neighbours call each other in the traces");
+  if (listed && given.dp && *given.dp > 1 && !used(GroupRole::data))
+    return fail("--layout says dp=" + std::to_string(*given.dp) + ", but no " + std::to_string(*given.dp) +
+                " replicas reduce gradients together in the traces");
+
+  std::size_t inferred = 0, homeless = 0;
+  for (std::size_t k = 0; k < c.groups.size(); ++k) inferred += c.groups[k].inferred && use[k].calls > 0 ? 1 : 0;
+  for (const CommRow& row : c.rows)
+    homeless += row.launched && row.group == kNone && row.parts == 0 && !is_point_to_point(row.op) ? 1 : 0;
+  if (inferred != 0) l.doubts.push_back("process groups: " + std::to_string(inferred) + " told by times and order");
+  if (homeless != 0)
+    l.doubts.push_back("process groups: " + std::to_string(homeless) +
+                       " collectives belong to none that could be told");
   l.confidence = l.doubts.empty() ? 1 : 0.7;
 
   // micro-batches: what the first stage sends to the second in a step
@@ -248,6 +332,7 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
   for (const CommRow& row : c.rows)
     if (row.group != kNone && l.role[row.group] == GroupRole::data && row.op == CommOp::reduce_scatter)
       l.distributed_optimizer = true;
+  if (Status s = apply(given, l); !s) return tl::unexpected(s.error());
   return l;
 }
 

@@ -392,7 +392,10 @@ class Rebuilder {
           const auto rotate = static_cast<std::int32_t>(d / old.layout.dp + t / old.layout.tp);
           // the traced stage that begins and ends steps alike
           const auto old_stages = static_cast<std::int32_t>(old.layout.pp);
-          const std::int32_t alike = s == 0 ? 0 : s == stages - 1 ? old_stages - 1 : std::min(1, old_stages - 1);
+          const std::int32_t alike = s == 0             ? 0
+                                     : s == stages - 1  ? old_stages - 1
+                                     : old_stages == stages ? s
+                                                            : std::min(1, old_stages - 1);
           rank.source = column.rank[static_cast<std::size_t>(alike)];
           std::map<std::uint8_t, std::int32_t> numbers;  // of exchanges that carry the same
           for (std::int32_t step = 0; step < base_steps; ++step) {
@@ -431,11 +434,13 @@ class Rebuilder {
               const auto at_end = [&](bool input_side, PieceKind kind) {
                 // the traced part whose end is alike: the first one's input side, the last one's output side
                 const bool special = input_side ? first : last;
+                const bool own = old_parts == parts && old_stages == stages;  // an unchanged pipeline keeps its own
                 std::int32_t source = input_side ? (special ? 0 : old_parts - 1) : (special ? old_parts - 1 : 0);
                 // best the part that the layer beside it is of: all ranks cut layers in their own place
                 const std::int32_t beside =
                     old_layer(part * part_layers + (input_side ? 0 : part_layers - 1)) / old_layers;
                 if (special == (beside == (input_side ? 0 : old_parts - 1))) source = beside;
+                if (own) source = part;
                 const std::uint32_t r = column.rank[static_cast<std::size_t>(source % old_stages)];
                 const std::uint32_t piece = pass_piece(r, step, source / old_stages, from, kind);
                 if (piece == kNone) return;
@@ -444,6 +449,7 @@ class Rebuilder {
                 const bool same = special == (input_side ? source == 0 : source == old_parts - 1);
                 u.half = half;
                 u.last_pass = kind == PieceKind::backward_begin && reduces;
+                if (own) return;
                 if (kind == PieceKind::forward_begin && !first && (!last || !same)) u.tail = true;
                 if (kind == PieceKind::forward_begin && last && !first && same) u.tail = false;
                 if (!same && kind == PieceKind::forward_end) u.head = true;
@@ -971,15 +977,13 @@ class Rebuilder {
 
   double part_parameters(std::int32_t part) const {
     const std::int32_t parts = schedule.stages * schedule.chunks;
-    return stage_parameters(now.dims, static_cast<double>(now.layout.layers) / parts, part == 0,
-                            part == parts - 1 && !(part == 0 && now.tied_embedding), now.gated_mlp, now.positions);
+    return stage_parameters(now, static_cast<double>(now.layout.layers) / parts, part == 0,
+                            part == parts - 1 && !(part == 0 && now.tied_embedding));
   }
   double rank_parameters(const JobShape& shape, std::int64_t stage, std::int32_t chunks) const {
     const double layers = static_cast<double>(shape.layout.layers) / static_cast<double>(shape.layout.pp);
     (void)chunks;
-    return stage_parameters(shape.dims, layers, stage == 0,
-                            stage == shape.layout.pp - 1 && !(stage == 0 && shape.tied_embedding), shape.gated_mlp,
-                            shape.positions);
+    return stage_parameters(shape, layers, stage == 0, stage == shape.layout.pp - 1 && !(stage == 0 && shape.tied_embedding));
   }
   // How a rank's parameters compare with those of the traced rank whose step it takes.
   double parameter_factor(const NewRank& rank, std::uint32_t base_rank) const {
@@ -1649,7 +1653,50 @@ class Rebuilder {
 
   // ---- after ----
 
+  // Without step markers the whole run is one step: from the first that is done to the last, as in build_graph.
+  void mark_whole_runs() {
+    ExecGraph& o = out->build.graph;
+    for (const Step& s : g.steps) {
+      if (g.kind[raw(s.begin_node)] != NodeKind::rendezvous) continue;
+      for (std::uint32_t r = 0; r < ranks.size(); ++r) {
+        if (ranks[r].source != s.rank) continue;
+        const auto add = [&](NodeId base_node, bool begin) {
+          const std::uint32_t n = raw(base_node);
+          o.duration.push_back(0);
+          o.observed_start.push_back(g.observed_start[n]);
+          o.lane.push_back(kNone);
+          o.kind.push_back(NodeKind::rendezvous);
+          o.at_begin.push_back(begin ? 1 : 0);
+          o.rank.push_back(r);
+          o.source.push_back(OpId{raw(g.source[n]) + op_offset[g.rank[n]]});
+          if (begin) {
+            o.pred.push_back(kNoNode);
+            o.pred_kind.push_back(EdgeKind::root);
+            o.pred_lag.push_back(g.pred_lag[g.first_pred[n]]);
+          }
+          for (std::uint32_t role = 0; !begin && role < ranks[r].order.size(); ++role) {
+            if (ranks[r].order[role].empty()) continue;
+            const std::uint32_t last = resolve(ranks[r].order[role].back());
+            if (open(last)) continue;
+            o.pred.push_back(NodeId{last});
+            o.pred_kind.push_back(program.roles[role].kind == LaneRole::Kind::thread ? EdgeKind::thread
+                                                                                       : EdgeKind::stream);
+            o.pred_lag.push_back(0);
+          }
+          o.first_pred.push_back(o.edges());
+          return NodeId{o.size() - 1};
+        };
+        Step step = s;
+        step.rank = r;
+        step.begin_node = add(s.begin_node, true);
+        step.end_node = add(s.end_node, false);
+        o.steps.push_back(step);
+      }
+    }
+  }
+
   void finish() {
+    mark_whole_runs();
     Communication& next = out->build.communication;
     for (const NewMeeting& m : new_meetings) {
       Meeting to;
@@ -1749,6 +1796,12 @@ double stage_parameters(const Dims& d, double layers, bool first, bool last, boo
       4 * d.hidden;
   const double table = d.vocab * d.hidden / d.tp;
   return layers * layer + (first ? table + positions * d.hidden : 0) + (last ? table : 0);
+}
+
+double stage_parameters(const JobShape& shape, double layers, bool first, bool last) {
+  if (shape.layer_parameters > 0)
+    return layers * shape.layer_parameters + (first ? shape.first_parameters : 0) + (last ? shape.last_parameters : 0);
+  return stage_parameters(shape.dims, layers, first, last, shape.gated_mlp, shape.positions);
 }
 
 Result<Rebuilt> rebuild(const TraceSet& traces, const GraphBuild& build, const Program& program, const JobShape& base,

@@ -26,6 +26,8 @@ struct JobShape {  // all that a rebuilt job is described by
   Recompute recompute = Recompute::none;
   double positions = 0;         // rows of a learnt position embedding
   bool tied_embedding = false;  // one weight for embedding and head
+  // Parameters of a rank as its reduced gradients tell them, where the dimensions are not known; all 0 = by dimensions.
+  double layer_parameters = 0, first_parameters = 0, last_parameters = 0;
 };
 
 // The job under "1f1b", "interleaved:V" (V chunks of each stage) or "zero-bubble". An interleaved job keeps how it
@@ -59,6 +61,8 @@ struct Rebuilt {
 
 // Parameters of one stage under tensor parallelism: of its layers, and of the embedding or head where it has one.
 double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated, double positions);
+// As counted where the shape has that, else by its dimensions.
+double stage_parameters(const JobShape& shape, double layers, bool first, bool last);
 
 // Errors: a shape that cannot be (layers that the parts do not divide ...); ranks that would wait for each other.
 Result<Rebuilt> rebuild(const TraceSet& traces, const GraphBuild& build, const Program& program, const JobShape& base,
