@@ -312,6 +312,8 @@ class Rebuilder {
       return;
     }
     const auto usual = [](const JobLayout& l) { return std::max(40e6, 1e6 * static_cast<double>(l.dp)); };
+    // counted parameters come with all kernels of a layer alike: they do not tell when a gradient was there
+    if (old.layer_parameters > 0) least_ready = least;
     buckets.size = least >= usual(old.layout) ? usual(now.layout) : std::min(least, least_ready);
   }
 
@@ -1782,7 +1784,7 @@ Result<JobShape> with_schedule(const JobShape& job, std::string_view schedule) {
     const auto [end, wrong] = std::from_chars(number.data(), number.data() + number.size(), next.chunks);
     if (!schedule.starts_with(kInterleaved) || wrong != std::errc{} || end != number.data() + number.size() ||
         next.chunks < 1)
-      return fail("unknown schedule " + std::string(schedule), "", "1f1b, interleaved:V or zero-bubble");
+      return fail("not a schedule: " + std::string(schedule), "--schedule", "1f1b, interleaved:V or zero-bubble");
     next.schedule = next.chunks > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
   }
   next.overlap = next.chunks > 1 && (job.chunks > 1 ? job.overlap : true);

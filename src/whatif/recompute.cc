@@ -290,7 +290,7 @@ Result<Recompute> recompute_of(std::string_view name) {
   if (name.empty())
     return fail("whether the traced job computes activations again cannot be told", "",
                 "say so: --layout recompute=none|selective|full");
-  return fail("recompute is none, selective or full, not " + std::string(name));
+  return fail("not a way to recompute: " + std::string(name), "--recompute", "none, selective or full");
 }
 
 Result<Changed> change_recompute(Program& program, const TraceSet& traces, const GraphBuild& build,
