@@ -37,6 +37,18 @@ bool knows_dimensions(const Dims& d) {
   return d.hidden > 0 && d.ffn > 0 && d.heads > 0 && d.head_dim > 0 && d.vocab > 0;
 }
 
+// Parameters whose fp32 gradients the first rank reduces among its replicas in its first step.
+double reduced_parameters(const Program& program, const GraphBuild& build, const JobLayout& layout) {
+  double bytes = 0;
+  for (const CommRow& row : build.communication.rows) {
+    const bool reduces = row.op == CommOp::all_reduce || row.op == CommOp::reduce_scatter;
+    if (row.rank != 0 || row.group == kNone || !reduces || layout.role[row.group] != GroupRole::data) continue;
+    if (program.anatomy.ranks[0].pieces[program.anatomy.piece[row.node]].step == 0)
+      bytes += static_cast<double>(std::max<std::int64_t>(row.bytes, 0));
+  }
+  return bytes / 4;
+}
+
 // The schedule whose order of passes all ranks have.
 bool recognise_schedule(const Anatomy& anatomy, const GraphBuild& build, const GivenLayout& given, JobShape& shape) {
   const JobLayout& l = shape.layout;
@@ -313,6 +325,14 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   if (given.layers && *given.layers != job.base.layout.layers)
     return fail("--layout says layers=" + std::to_string(*given.layers) + ", the passes of the traces have " +
                 std::to_string(job.base.layout.layers));
+  if (job.shape.tied_embedding < 0 && layout.pp == 1) {
+    // one stage has both ends: the gradients that it reduces say whether they are one weight
+    const double reduced = reduced_parameters(job.program, build, layout);
+    const auto off = [&](bool tied) {
+      return std::abs(stage_parameters(job.base, static_cast<double>(job.base.layout.layers), true, !tied) - reduced);
+    };
+    if (reduced > 0 && knows_dimensions(job.base.dims)) job.base.tied_embedding = off(true) <= off(false);
+  }
   if (!knows_dimensions(job.base.dims)) count_parameters(job.program, build, job);
 
   const int bytes = job.shape.dtype_bytes > 0 ? static_cast<int>(job.shape.dtype_bytes) : 2;
