@@ -204,18 +204,19 @@ Status check_dimensions(const JobModel& job, const JobShape& next) {
   const bool tokens = a.seq != b.seq || a.mbs != b.mbs;
   const bool any = width || tokens || a.sequence_parallel != b.sequence_parallel;
   std::string missing, keys;
-  for (const Needed& n : {Needed{a.seq, b.seq, "sequence length", "seq-length"},
-                          Needed{a.mbs, b.mbs, "micro-batch size", "micro-batch-size"},
-                          Needed{a.hidden, b.hidden, "hidden size", "hidden"}, Needed{a.ffn, b.ffn, "MLP width", "ffn"},
-                          Needed{a.heads, b.heads, "heads", "heads"},
-                          Needed{a.head_dim, b.head_dim, "head dimension", "head-dim"},
-                          Needed{a.vocab, b.vocab, "vocabulary", "vocab"}}) {
+  for (const Needed& n :
+       {Needed{a.seq, b.seq, "sequence length", "seq-length"},
+        Needed{a.mbs, b.mbs, "micro-batch size", "micro-batch-size"},
+        Needed{a.hidden, b.hidden, "hidden size", "hidden"}, Needed{a.ffn, b.ffn, "MLP width", "ffn"},
+        Needed{a.heads, b.heads, "heads", "heads"}, Needed{a.head_dim, b.head_dim, "head dimension", "head-dim"},
+        Needed{a.vocab, b.vocab, "vocabulary", "vocab"}}) {
     if (!any || n.before > 0) continue;
     missing += (missing.empty() ? "" : ", ") + std::string(n.what);
     keys += (keys.empty() ? "" : ",") + std::string(n.key) + "=N";
   }
   if (missing.empty()) return {};
-  return fail("the traces do not tell the model's " + missing + " (no shapes were recorded)", "", "say --layout " + keys);
+  return fail("the traces do not tell the model's " + missing + " (no shapes were recorded)", "",
+              "say --layout " + keys);
 }
 
 Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,
@@ -225,9 +226,9 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   if (layout.pp > 1)
     for (const CommRow& row : build.communication.rows)
       if (row.launched && row.parts == 0 && is_point_to_point(row.op))
-        return fail("stages exchange, but the traces do not say what with whom: rank " +
-                        std::to_string(g.ranks[row.rank].rank),
-                    "", "record NCCL metadata (record_param_comms of a recent PyTorch)");
+        return fail(
+            "stages exchange, but the traces do not say what with whom: rank " + std::to_string(g.ranks[row.rank].rank),
+            "", "record NCCL metadata (record_param_comms of a recent PyTorch)");
   Dims said = given.dims;
   said.vocab = 0;
   const bool usual_head = said.head_dim == 0 && said.hidden > 0 && said.heads > 0;
@@ -358,7 +359,8 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   mark_weight_gradients(job.program, traces, build, job.weight);
   if (gpu == nullptr)
     job.shape.doubts.push_back(
-        "GPU: not named in the traces, or not known: neither its speed nor links that the traces did not use are known");
+        "GPU: not named in the traces, or not known: neither its speed nor links that the traces did not use are "
+        "known");
   job.costs = KernelCosts::learn(job.samples, gpu);
   if (gpu != nullptr) job.capacity_gib = gpu->memory_gib;
   for (const RankTrace& t : traces.ranks) {
