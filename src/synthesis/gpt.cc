@@ -138,6 +138,11 @@ class GptRank {
   std::int64_t layer_parameters() const {
     return job_.hidden * (2 * attn_ + 2 * kv_ + (job_.swiglu ? 3 : 2) * ffn_) / job_.tp;
   }
+  std::int64_t stage_parameters() const {
+    const std::int64_t tables =
+        (first_stage() ? 1 : 0) + (last_stage() && !(job_.tied_embedding && first_stage()) ? 1 : 0);
+    return job_.layers / job_.pp * layer_parameters() + tables * job_.vocab * job_.hidden / job_.tp;
+  }
 
   const SyntheticJob& job_;
   const Gpu& gpu_;
@@ -382,7 +387,7 @@ void GptRank::unfused_attention() {
                6)});
   if (job_.dropout) dropout(fmt::format("[{}, {}, {}, {}]", job_.micro_batch_size, job_.heads / job_.tp, s, s), scores);
   eager(product("aten::bmm", s, dim, s, "nn"), "BmmBackward0",
-        {product("aten::bmm", s, dim, s, "nt"), product("aten::bmm", s, s, dim, "tn")});
+        {product("aten::bmm", s, s, dim, "tn"), product("aten::bmm", s, dim, s, "nt")});
   const std::int64_t n = tokens_ * attn_ / job_.tp;
   constexpr std::string_view copy =
       "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_"
@@ -913,11 +918,8 @@ void GptRank::schedule() {
 }
 
 void GptRank::optimizer() {
-  const std::int64_t edge = (first_stage() ? 1 : 0) + (last_stage() && !(job_.tied_embedding && first_stage()) ? 1 : 0);
   const bool sharded = job_.distributed_optimizer && job_.dp > 1;
-  const std::int64_t parameters =
-      (job_.layers / job_.pp * layer_parameters() + edge * job_.vocab * job_.hidden / job_.tp) /
-      (sharded ? job_.dp : 1);
+  const std::int64_t parameters = stage_parameters() / (sharded ? job_.dp : 1);
   const std::int64_t chunks = parameters / 60'000'000 + 1;
   const auto multi_tensor = [&](std::string_view name, std::int64_t bytes_each) {
     for (std::int64_t c = 0; c < chunks; ++c)
@@ -986,7 +988,7 @@ void GptRank::step(std::int64_t number) {
     TaskSpec t;
     t.kind = OpKind::memset;
     t.name = "Memset (Device)";
-    t.bytes = 4 * job_.layers / job_.pp * layer_parameters();
+    t.bytes = 4 * (job_.fused_pointwise ? job_.layers / job_.pp * layer_parameters() : stage_parameters());
     t.duration = streaming(gpu_, t.bytes).duration;
     rec_.launch(main_, compute_, t, "cudaMemsetAsync");
   }
