@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace orrery::synth {
 namespace {
@@ -112,6 +113,7 @@ class GptRank {
   void accumulate_gradient(std::int64_t elements);
   void accumulate_weight(std::int64_t n, std::int64_t k);
   void sum_norm_gradients();
+  void close_bucket(std::int64_t parameters);
   Event gather(HostThread& t, std::int64_t elements) {
     return collective(comm_, t, tensor_, Collective::all_gather, elements, Dtype::bf16);
   }
@@ -167,6 +169,7 @@ class GptRank {
   bool last_pass_ = false;  // backward, of the last micro-batch
   std::vector<Event> gradients_ready_;
   std::vector<std::int64_t> buckets_;  // of the step: gradients in each
+  std::int64_t gathered_ = 0;          // gradients of no bucket yet
   std::int64_t modules_ = 0;           // numbered within a forward pass, as Kineto numbers instances of a class
 };
 
@@ -787,6 +790,8 @@ void GptRank::again(std::int64_t l) {
 }
 
 void GptRank::backward_node(const TapeEntry& e, bool last) {
+  // the embedding completes a table that the head shares
+  const bool shared = job_.tied_embedding && job_.pp == 1 && e.n == job_.vocab / job_.tp;
   const std::string_view name = e.backward.empty() ? backward_name(e.kind) : e.backward;
   {
     const Scope outer = op(autograd_, fmt::format("autograd::engine::evaluate_function: {}", name), 3'400, 1'600);
@@ -800,9 +805,19 @@ void GptRank::backward_node(const TapeEntry& e, bool last) {
   if (e.kind == TapeEntry::Kind::layer_norm) accumulate_gradient(2 * job_.hidden);
   if (e.kind == TapeEntry::Kind::linear && !job_.fuse_wgrad) accumulate_weight(e.n, e.k);
   if (e.bias > 0) accumulate_gradient(e.bias);
-  if (!last || e.bucket == 0 || job_.dp == 1) return;
-  buckets_.push_back(e.bucket);
-  if (job_.overlap_gradients) gradients_ready_.push_back(reduce_gradients(autograd_, e.bucket));
+  if (!last || job_.dp == 1) return;
+  if (job_.bucket_parameters > 0) {
+    if (e.kind == TapeEntry::Kind::linear && !shared) gathered_ += e.n * e.k;
+    if (e.kind == TapeEntry::Kind::embedding) gathered_ += e.bucket;
+    if (gathered_ >= job_.bucket_parameters) close_bucket(std::exchange(gathered_, 0));
+  } else if (e.bucket > 0) {
+    close_bucket(e.bucket);
+  }
+}
+
+void GptRank::close_bucket(std::int64_t parameters) {
+  buckets_.push_back(parameters);
+  if (job_.overlap_gradients) gradients_ready_.push_back(reduce_gradients(autograd_, parameters));
 }
 
 Event GptRank::reduce_gradients(HostThread& t, std::int64_t elements) {
@@ -820,6 +835,7 @@ void GptRank::backward(std::int64_t chunk, bool last) {
   const std::vector<TapeEntry> tape = std::move(tapes.front());
   tapes.erase(tapes.begin());
   for (auto e = tape.rbegin(); e != tape.rend(); ++e) backward_node(*e, last);
+  if (gathered_ > 0) close_bucket(std::exchange(gathered_, 0));
   rec_.wake(autograd_, main_, kWakeBackLag);
 }
 

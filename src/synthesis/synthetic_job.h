@@ -30,6 +30,7 @@ struct SyntheticJob {
   // receives beside the passes.
   std::int64_t tp = 2, pp = 2, dp = 2, num_microbatches = 4, chunks = 1, gpus_per_node = 8;
   bool overlap_gradients = true;       // reduced while the backward pass goes on; else after it, on the main thread
+  std::int64_t bucket_parameters = 0;  // at which gradients are reduced; 0 = those of each layer and table
   bool distributed_optimizer = false;  // gradients reduce-scattered, parameters gathered after the update
   // The run.
   std::int64_t steps = 2, first_step = 4;
