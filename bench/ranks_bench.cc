@@ -217,20 +217,6 @@ std::string change(const Json& base, const Json& target, double truth_ms, Job& j
       return done_dp.error().line();
     done += fmt::format(" dp {}", target.value("dp", 1));
   }
-  if (target.value("layers", 1) != base.value("layers", 1)) {
-    auto layout = recognise_layout(job.traces, job.build);
-    if (!layout) return layout.error().line();
-    const auto changed = change_layers(job.traces, job.build, *layout, target.value("layers", 1));
-    if (!changed) return changed.error().line();
-    done += fmt::format(" layers {} ({} unlike)", target.value("layers", 1), changed->edges);
-  }
-  if (target.value("microbatches", 1) != base.value("microbatches", 1)) {
-    auto layout = recognise_layout(job.traces, job.build);
-    if (!layout) return layout.error().line();
-    const auto changed = change_microbatches(job.build, *layout, target.value("microbatches", 1));
-    if (!changed) return changed.error().line();
-    done += fmt::format(" microbatches {} ({} unlike)", target.value("microbatches", 1), changed->edges);
-  }
   if (target.value("straggler", -1) == -1 && base.value("straggler", -1) != -1) {
     const std::vector<Straggler> found = find_stragglers(job.traces, job.build);
     remove_stragglers(job.build, found);

@@ -66,7 +66,8 @@ struct Job {
 
   Rebuilt rebuilt(const JobShape& next) const {
     RatesError error;
-    auto out = rebuild(traces, build, model.program, model.base, next, rates_for(model, build, next, nullptr, error), model.net);
+    auto out = rebuild(traces, build, model.program, model.base, next, rates_for(model, build, next, nullptr, error),
+                       model.net);
     EXPECT_TRUE(out.has_value()) << out.error().line();
     if (!out) return {};
     const Status sound = check(out->build.graph);

@@ -128,6 +128,43 @@ TEST(Rebuild, AgreesWithTheMakerOfTheJob) {
   }
 }
 
+// As much work as the changed job has, and without noise its time.
+TEST(Rebuild, MicroBatches) {
+  struct Change {
+    std::int64_t pp, from, to;
+  };
+  for (const Change& m : std::vector<Change>{{1, 4, 8},
+                                             {1, 8, 3},
+                                             {1, 1, 2},
+                                             {1, 3, 1},
+                                             {2, 4, 8},
+                                             {2, 8, 3},
+                                             {2, 2, 4},
+                                             {2, 4, 1},
+                                             {4, 8, 16},
+                                             {4, 4, 8},
+                                             {4, 8, 3}}) {
+    SCOPED_TRACE("pp " + std::to_string(m.pp) + ": " + std::to_string(m.from) + " -> " + std::to_string(m.to));
+    SyntheticJob made = small();
+    made.layers = 8;
+    made.pp = m.pp;
+    made.num_microbatches = m.from;
+    const Traced t(made);
+    EXPECT_EQ(t.job.base.layout.num_microbatches, m.from);
+    auto done = t.as({{"--num-microbatches", std::to_string(m.to)}});
+    ASSERT_TRUE(done.has_value()) << done.error().line();
+    Replay r;
+    replay(done->build.graph, r);
+    made.num_microbatches = m.to;
+    const Joined truth(std::move(run_of(made).traces));
+    // of one pass alone the host work of hooks on gradients cannot be told from the pass's own
+    EXPECT_NEAR(iteration_ms(done->build.graph, r), truth_ms(made), (m.from == 1 ? 0.005 : 0.003) * truth_ms(made));
+    EXPECT_EQ(done->build.communication.meetings.size(), truth.build.communication.meetings.size());
+    const auto kernels = [](const ExecGraph& x) { return std::count(x.kind.begin(), x.kind.end(), NodeKind::kernel); };
+    EXPECT_EQ(kernels(done->build.graph), kernels(truth.graph()));
+  }
+}
+
 TEST(Rebuild, RanksAndGroupsAreThoseOfTheNewLayout) {
   const Traced t(small());
   const auto made = t.as({{"--pp", "4"}, {"--dp", "4"}});

@@ -33,6 +33,13 @@ struct Section {
   std::size_t text_rows = 0;  // print at most so many rows for people (0 = all); JSON and CSV have all
 };
 
+// A second view of what another section answers: all of its columns are text only.
+inline bool for_people_alone(const Section& s) {
+  for (const Column& c : s.table.columns)
+    if (!c.text_only) return false;
+  return !s.table.columns.empty();
+}
+
 struct Document {
   std::string command;
   std::vector<std::string> inputs;

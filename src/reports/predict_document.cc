@@ -88,12 +88,12 @@ double unknown_waiting(const GraphBuild& build) {
 Section candidates_section(const SearchResult& found, double capacity, Notes& notes) {
   Section s{.key = "candidates", .title = "Layouts, the fastest that fit first", .table = {}};
   s.text_rows = 24;
-  s.table.columns = {{.key = "layout.tp"},
-                     {.key = "layout.pp"},
-                     {.key = "layout.dp"},
-                     {.key = "layout.micro_batch_size"},
-                     {.key = "layout.num_microbatches"},
-                     {.key = "layout.schedule"},
+  s.table.columns = {{.key = "layout.tp", .title = "tp"},
+                     {.key = "layout.pp", .title = "pp"},
+                     {.key = "layout.dp", .title = "dp"},
+                     {.key = "layout.micro_batch_size", .title = "micro-batch size"},
+                     {.key = "layout.num_microbatches", .title = "micro-batches"},
+                     {.key = "layout.schedule", .title = "schedule"},
                      {.key = "iteration_ms"},
                      {.key = "interval_ms", .json_only = true},
                      {.key = "interval_half_ms", .title = "+- ms"},
@@ -102,7 +102,7 @@ Section candidates_section(const SearchResult& found, double capacity, Notes& no
                      {.key = "memory_gib_per_gpu.optimizer", .json_only = true},
                      {.key = "memory_gib_per_gpu.activations", .json_only = true},
                      {.key = "memory_gib_per_gpu.workspace", .json_only = true},
-                     {.key = "memory_gib_per_gpu.total"},
+                     {.key = "memory_gib_per_gpu.total", .title = "GiB a GPU"},
                      {.key = "memory_gib_per_gpu.capacity", .json_only = true},
                      {.key = "fits"}};
   for (const Candidate& c : found.candidates) {
@@ -120,6 +120,27 @@ Section candidates_section(const SearchResult& found, double capacity, Notes& no
   if (found.left_out > 0)
     notes.add("candidates-left-out", Severity::warning, found.left_out, "",
               "more layouts than are tried: give max-tp, max-pp or max-dp");
+  return s;
+}
+
+// The configuration before and after side by side.
+Section layout_for_people(const Section& layout) {
+  Section s{.key = "layout", .title = "Configuration", .table = {}};
+  s.table.columns = {
+      {.key = "of the job", .text_only = true}, {.key = "base", .text_only = true}, {.key = "new", .text_only = true}};
+  const auto& columns = layout.table.columns;
+  const auto find = [&](const std::string& key) -> Cell {
+    for (std::size_t c = 0; c < columns.size(); ++c)
+      if (columns[c].key == key) return layout.table.rows.front()[c];
+    return {};
+  };
+  for (const Column& c : columns) {
+    if (!c.key.starts_with("base.")) continue;
+    std::string name = c.key.substr(5);
+    const Cell before = find(c.key), after = find("new." + name);
+    std::replace(name.begin(), name.end(), '_', ' ');
+    s.table.rows.push_back({name, before, after});
+  }
   return s;
 }
 
@@ -224,7 +245,7 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   std::sort(ranks.table.rows.begin(), ranks.table.rows.end(),
             [](const auto& a, const auto& b) { return std::get<std::int64_t>(a[0]) < std::get<std::int64_t>(b[0]); });
 
-  Section layout{.key = "layout", .title = "Layout", .single = true, .table = {}};
+  Section layout{.key = "layout", .title = "", .single = true, .table = {}};
   const auto add_layout = [&](const std::string& side, const JobLayout& l, bool with_confidence) {
     add(layout, {.key = side + ".tp"}, l.tp);
     add(layout, {.key = side + ".pp"}, l.pp);
@@ -281,6 +302,7 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
     explain.table.rows.push_back({key.first, key.second, ms[0], ms[1], ms[1] - ms[0]});
 
   d.sections.push_back(std::move(applied));
+  if (options.layout != nullptr) d.sections.push_back(layout_for_people(layout));
   d.sections.push_back(std::move(layout));
   d.sections.push_back(std::move(baseline));
   d.sections.push_back(std::move(result));

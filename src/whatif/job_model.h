@@ -7,8 +7,8 @@
 #include "costs/cost_table.h"
 #include "costs/kernels.h"
 #include "whatif/contention.h"
-#include "whatif/measured_memory.h"
 #include "whatif/given_layout.h"
+#include "whatif/measured_memory.h"
 #include "whatif/rebuild.h"
 #include "whatif/work.h"
 

@@ -8,7 +8,6 @@
 #include "costs/collective.h"
 #include "data/trace.h"
 #include "graph/build.h"
-#include "whatif/resequence.h"
 #include "whatif/whatif.h"
 
 namespace orrery {
@@ -58,23 +57,5 @@ NetworkModel learn_network(const TraceSet& traces, const GraphBuild& build, cons
 // collectives have more members, and all groups may lie on other servers; a sharded optimizer has less or more to do.
 // Errors: no data parallelism to change; a degree below 1.
 Result<Changed> change_dp(const TraceSet& traces, GraphBuild& build, JobLayout& layout, std::int64_t dp);
-
-// Another number of micro-batches a step, by repeating or leaving out one of the steady state (microbatches.cc); sets
-// layout.num_microbatches also when nothing changes. Changed::edges counts waits that had to go to the nearest place.
-// Errors: micro-batches that cannot be told apart; too few of them.
-Result<Changed> change_microbatches(GraphBuild& build, JobLayout& layout, std::int64_t microbatches);
-
-// Where the layers of each pass lie (layers.cc).
-struct LayerRuns {
-  std::vector<std::vector<Cut>> cuts;              // by rank
-  std::vector<std::vector<Slices::Place>> places;  // by rank and slice between the cuts
-};
-// Layers of the model, told from the stretches of launches that repeat. Error: no such stretch, or forward and backward
-// disagree.
-Result<std::int64_t> count_layers(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,
-                                  LayerRuns& out);
-// Another number of layers, the same for all stages; sets layout.layers also when nothing changes.
-// Errors: layers that cannot be told; a number that the stages do not divide.
-Result<Changed> change_layers(const TraceSet& traces, GraphBuild& build, JobLayout& layout, std::int64_t layers);
 
 }  // namespace orrery

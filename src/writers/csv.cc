@@ -94,6 +94,7 @@ Status write_csv(const std::string& directory, const Document& document) {
     return {};
   };
   for (const Section& s : document.sections) {
+    if (for_people_alone(s)) continue;
     if (auto ok = add(s.key.empty() ? document.command : s.key, s.table); !ok) return ok;
   }
   if (auto ok = add("notes", notes_table(document.notes)); !ok) return ok;

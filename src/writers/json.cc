@@ -91,6 +91,7 @@ std::string to_json(const Document& document) {
   out["notes"] = notes_to_json(document.notes);
   for (const Section& s : document.sections) {
     const auto& rows = s.table.rows;
+    if (for_people_alone(s)) continue;
     if (s.key.empty()) {
       add_row(out, s.table.columns, rows.empty() ? nullptr : &rows[0]);
     } else if (s.single) {
