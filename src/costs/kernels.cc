@@ -330,10 +330,12 @@ KernelCosts::Residual KernelCosts::residual(const WorkSize& size) const {
 }
 
 void KernelCosts::fit_anchors(std::span<const KernelSample> samples) {
-  // The overhead: of the memory kernels, the fast tenth.
+  // The overhead: of the memory kernels, the fast tenth; without what reading and writing takes, where none is small.
   std::vector<double> times;
   for (const KernelSample& s : samples)
-    if ((s.size.kind == WorkKind::memory || s.size.kind == WorkKind::fixed) && usable(s)) times.push_back(s.ns);
+    if ((s.size.kind == WorkKind::memory || s.size.kind == WorkKind::fixed) && usable(s))
+      times.push_back(
+          std::max(s.ns - (bandwidth_ > 0 ? with_cache(2 * bytes(sane(s.size)) / bandwidth_) : 0), 0.25 * s.ns));
   if (times.size() >= 5) {
     const auto tenth = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 10);
     std::nth_element(times.begin(), tenth, times.end());

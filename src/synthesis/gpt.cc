@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace orrery::synth {
 namespace {
@@ -21,7 +22,8 @@ struct TapeEntry {
     layer_norm,
     embedding,
     loss,
-    checkpoint  // of layer `m`, or of an attention where -1
+    checkpoint,  // of layer `m`, or of an attention where -1
+    planned      // the operators of `plan`
   };
   Kind kind;
   OpId op;
@@ -29,6 +31,16 @@ struct TapeEntry {
   std::int64_t m = 0, n = 0, k = 0;    // linear: [m, k] x [k, n]
   bool reduce_input_gradient = false;  // linear, split by column
   std::int64_t bucket = 0;             // this many gradients are complete after it; 0 = none
+  struct Operator {
+    std::string name, dims;
+    std::string_view kernel;
+    Cost cost;
+    std::uint32_t threads = 128;
+    std::string inner = {};  // an operator inside of it that launches
+  };
+  std::string_view backward = {};   // planned: the node's name
+  std::vector<Operator> plan = {};  // ... and what it runs
+  std::int64_t bias = 0;            // ... a bias of so many that it leaves the gradient of
 };
 
 // Closes what was opened.
@@ -80,12 +92,34 @@ class GptRank {
   void core_attention();
   void fused_add();
   void gelu();
+  void unfused_attention();
+  // Operators with their shapes instead of a compiled kernel.
+  using Operator = TapeEntry::Operator;
+  OpId run_operator(HostThread& t, const Operator& o);
+  void eager(const Operator& forward, std::string_view backward, std::vector<Operator> plan, std::int64_t bias = 0);
+  void add_bias(std::int64_t width);
+  void dropout(const std::string& dims, std::int64_t elements);
+  Operator elementwise(std::string_view name, std::string_view kernel, std::string dims, std::int64_t elements,
+                       std::int64_t bytes_each) const;
+  Operator column_sum(std::int64_t rows, std::int64_t width) const;
+  std::string activation(std::int64_t rows, std::int64_t width) const {
+    return fmt::format("[{}, {}, {}]", rows / job_.micro_batch_size, job_.micro_batch_size, width);
+  }
 
   // Backward pieces, on the autograd thread.
   void backward_node(const TapeEntry& e, bool last);
   void backward_work(const TapeEntry& e);
   void backward_linear(const TapeEntry& e);
   void accumulate_gradient(std::int64_t elements);
+  void accumulate_weight(std::int64_t n, std::int64_t k);
+  void sum_norm_gradients();
+  void close_bucket(std::int64_t parameters);
+  Event gather(HostThread& t, std::int64_t elements) {
+    return collective(comm_, t, tensor_, Collective::all_gather, elements, Dtype::bf16);
+  }
+  Event scatter(HostThread& t, std::int64_t elements) {
+    return collective(comm_, t, tensor_, Collective::reduce_scatter, elements, Dtype::bf16);
+  }
   Event reduce_gradients(HostThread& t, std::int64_t elements);
 
   Scope python(std::string_view name);
@@ -103,17 +137,27 @@ class GptRank {
   bool first_stage() const { return stage_ == 0; }
   bool last_stage() const { return stage_ == job_.pp - 1; }
   std::vector<TapeEntry>& tape() { return tapes_[static_cast<std::size_t>(chunk_)].back(); }
-  std::int64_t layer_parameters() const { return 12 * job_.hidden * job_.hidden / job_.tp; }
+  std::int64_t layer_parameters() const {
+    return job_.hidden * (2 * attn_ + 2 * kv_ + (job_.swiglu ? 3 : 2) * ffn_) / job_.tp;
+  }
+  std::int64_t stage_parameters() const {
+    const std::int64_t tables =
+        (first_stage() ? 1 : 0) + (last_stage() && !(job_.tied_embedding && first_stage()) ? 1 : 0);
+    return job_.layers / job_.pp * layer_parameters() + tables * job_.vocab * job_.hidden / job_.tp;
+  }
 
   const SyntheticJob& job_;
   const Gpu& gpu_;
   Recorder& rec_;
   std::int64_t rank_, stage_;
   std::int64_t tokens_, ffn_;
+  std::int64_t head_dim_, attn_, kv_;  // of all heads; of one of keys and values
+  bool split_ = false;                 // sequence parallel
+  std::int64_t rows_;                  // tokens outside of tensor-parallel regions
   HostThread main_, autograd_;
   HostThread* thread_ = &main_;  // that runs forward work
   std::uint32_t compute_ = 0;
-  Communicator tensor_, pipeline_, data_, model_, world_;
+  Communicator tensor_, pipeline_, data_, model_, world_, table_;
   CommContext comm_;
   std::int64_t exchanges_[2] = {0, 0};  // with the previous and the next stage
   std::int64_t sequence_ = 9'000;
@@ -125,6 +169,7 @@ class GptRank {
   bool last_pass_ = false;  // backward, of the last micro-batch
   std::vector<Event> gradients_ready_;
   std::vector<std::int64_t> buckets_;  // of the step: gradients in each
+  std::int64_t gathered_ = 0;          // gradients of no bucket yet
   std::int64_t modules_ = 0;           // numbered within a forward pass, as Kineto numbers instances of a class
 };
 
@@ -136,7 +181,12 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
       rank_(rank),
       stage_(rank / (job.tp * job.dp)),
       tokens_(job.micro_batch_size * job.seq_length),
-      ffn_(4 * job.hidden),
+      ffn_(job.ffn > 0 ? job.ffn : 4 * job.hidden),
+      head_dim_(job.head_dim > 0 ? job.head_dim : job.hidden / job.heads),
+      attn_(job.heads * head_dim_),
+      kv_(job.kv_heads > 0 ? job.kv_heads * head_dim_ : attn_),
+      split_(job.sequence_parallel && job.tp > 1),
+      rows_(split_ ? tokens_ / job.tp : tokens_),
       comm_{rec, gpu, 0, job.nccl_internal, job.seed, static_cast<std::int64_t>(25'000 * job.noise)} {
   const std::int64_t pid = 4'000 + rank;
   main_ = rec.add_thread(pid, fmt::format("thread {} (python3)", pid));
@@ -151,6 +201,7 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
                       : g.desc == "PIPELINE_MODEL_PARALLEL_GROUP"           ? &pipeline_
                       : g.desc == "DATA_PARALLEL_GROUP"                     ? &data_
                       : g.desc == "MODEL_PARALLEL_GROUP"                    ? &model_
+                      : g.desc == "EMBEDDING_GROUP"                         ? &table_
                       : job.distributed_optimizer && g.desc == "default_pg" ? &world_
                                                                             : nullptr;
     if (c == nullptr) continue;
@@ -209,19 +260,22 @@ TaskSpec GptRank::kernel(std::string_view name, const Cost& cost, std::uint32_t 
 }
 
 TaskSpec GptRank::gemm_kernel(std::int64_t m, std::int64_t n, std::int64_t k, std::string_view layout) {
-  const bool accumulates = layout == "nt";  // weight gradients are kept in fp32
+  const bool accumulates = layout == "nt" && job_.fuse_wgrad;  // weight gradients are kept in fp32
   std::string_view name;
   if (gpu_.compute_major >= 9) {
     name = layout == "tn"   ? "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute"
                               "_segment_k_off_kernel__5x_cublas"
            : layout == "nn" ? "sm90_xmma_gemm_bf16bf16_bf16f32_f32_nn_n_tilesize128x128x64_warpgroupsize1x1x1_execute"
                               "_segment_k_off_kernel__5x_cublas"
-                            : "sm90_xmma_gemm_bf16f32_bf16f32_f32_nt_n_tilesize128x128x64_warpgroupsize1x1x1_execute"
+           : accumulates    ? "sm90_xmma_gemm_bf16f32_bf16f32_f32_nt_n_tilesize128x128x64_warpgroupsize1x1x1_execute"
+                              "_segment_k_off_kernel__5x_cublas"
+                            : "sm90_xmma_gemm_bf16bf16_bf16f32_f32_nt_n_tilesize128x128x64_warpgroupsize1x1x1_execute"
                               "_segment_k_off_kernel__5x_cublas";
   } else {
     name = layout == "tn"   ? "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x4_tn"
            : layout == "nn" ? "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x4_nn"
-                            : "ampere_bf16_s16816gemm_fp32_128x128_ldg8_f2f_stages_64x4_nt";
+           : accumulates    ? "ampere_bf16_s16816gemm_fp32_128x128_ldg8_f2f_stages_64x4_nt"
+                            : "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x4_nt";
   }
   Cost cost = gemm(gpu_, m, n, k);
   if (accumulates) cost.duration += streaming(gpu_, 8 * m * n).duration / 2;
@@ -237,14 +291,13 @@ void GptRank::layer_norm(std::int64_t bucket) {
   const Scope outer = op(*thread_, "aten::layer_norm");
   const Scope inner = op(*thread_, "aten::native_layer_norm", 2'800);
   const OpId id = last_op();
-  rec_.set_shapes(id,
-                  fmt::format("[[{}, {}, {}], [{}]]", job_.seq_length, job_.micro_batch_size, job_.hidden, job_.hidden),
+  rec_.set_shapes(id, fmt::format("[{}, [{}]]", activation(rows_, job_.hidden), job_.hidden),
                   fmt::format("[{}, {}]", kBf16, kBf16));
   rec_.launch(*thread_, compute_,
               kernel("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int, "
                      "float, c10::BFloat16 const*, c10::BFloat16 const*, c10::BFloat16 const*, float*, float*, "
                      "c10::BFloat16*)",
-                     streaming(gpu_, 4 * tokens_ * job_.hidden), 128),
+                     streaming(gpu_, 4 * rows_ * job_.hidden), 128),
               "cudaLaunchKernel");
   tape().push_back({TapeEntry::Kind::layer_norm, id, next_sequence(id), 0, 0, 0, false, bucket});
 }
@@ -254,18 +307,28 @@ void GptRank::linear(std::string_view module_name, std::int64_t n, std::int64_t 
   {
     const Scope outer = op(*thread_, kLinear, 11'000, 2'500);
     const OpId id = last_op();
-    rec_.set_shapes(id, fmt::format("[{}, {}]", shape(tokens_, k), shape(n, k)), fmt::format("[{}, {}]", kBf16, kBf16));
+    const bool gathers = split_ && by_column;
+    rec_.set_shapes(id,
+                    fmt::format("[{}, {}]",
+                                job_.fused_pointwise ? shape(gathers ? rows_ : tokens_, k)
+                                                     : activation(gathers ? rows_ : tokens_, k),
+                                shape(n, k)),
+                    fmt::format("[{}, {}]", kBf16, kBf16));
     tape().push_back({TapeEntry::Kind::linear, id, next_sequence(id), tokens_, n, k, by_column && job_.tp > 1});
+    if (gathers) wait_for_result(comm_, *thread_, gather(*thread_, tokens_ * k));
     const Scope inner = op(*thread_, "aten::mm", 6'000);
     rec_.set_shapes(last_op(), fmt::format("[{}, {}]", shape(tokens_, k), shape(k, n)),
                     fmt::format("[{}, {}]", kBf16, kBf16));
     rec_.launch(*thread_, compute_, gemm_kernel(tokens_, n, k, "tn"), "cudaLaunchKernel");
   }
   if (by_column || job_.tp == 1) return;
-  const Scope reduce = op(*thread_, "_ReduceFromModelParallelRegion", 8'000);
+  const Scope reduce =
+      op(*thread_, split_ ? "_ReduceScatterToSequenceParallelRegion" : "_ReduceFromModelParallelRegion", 8'000);
   const OpId id = last_op();
   tape().push_back({TapeEntry::Kind::reduce, id, next_sequence(id)});
-  wait_for_result(comm_, *thread_, all_reduce(comm_, *thread_, tensor_, tokens_ * n, Dtype::bf16));
+  wait_for_result(
+      comm_, *thread_,
+      split_ ? scatter(*thread_, tokens_ * n) : all_reduce(comm_, *thread_, tensor_, tokens_ * n, Dtype::bf16));
 }
 
 void GptRank::self_attention() {
@@ -274,12 +337,16 @@ void GptRank::self_attention() {
 }
 
 void GptRank::core_attention() {
-  const std::int64_t heads = job_.heads / job_.tp, head_dim = job_.hidden / job_.heads;
+  if (job_.unfused_attention) return unfused_attention();
+  const std::int64_t heads = job_.heads / job_.tp, head_dim = head_dim_;
   const Scope m = module(fmt::format("FlashSelfAttention_{}", modules_++));
   const Scope outer = op(*thread_, "FlashAttnFunc", 4'000);
   const OpId id = last_op();
   const std::string one = fmt::format("[{}, {}, {}, {}]", job_.micro_batch_size, job_.seq_length, heads, head_dim);
-  rec_.set_shapes(id, fmt::format("[{}, {}, {}]", one, one, one), fmt::format("[{}, {}, {}]", kBf16, kBf16, kBf16));
+  const std::string shared =
+      fmt::format("[{}, {}, {}, {}]", job_.micro_batch_size, job_.seq_length, kv_ / head_dim_ / job_.tp, head_dim);
+  rec_.set_shapes(id, fmt::format("[{}, {}, {}]", one, shared, shared),
+                  fmt::format("[{}, {}, {}]", kBf16, kBf16, kBf16));
   tape().push_back({TapeEntry::Kind::attention, id, next_sequence(id)});
   rec_.kernel_op(*thread_, "flash_attn::_flash_attn_forward", compute_,
                  kernel("void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, "
@@ -287,16 +354,163 @@ void GptRank::core_attention() {
                         attention(gpu_, job_.micro_batch_size, job_.seq_length, heads, head_dim), 128, 255));
 }
 
+// One [seq, dim] x [dim, seq] product a head, the softmax of its rows, one [seq, seq] x [seq, dim].
+void GptRank::unfused_attention() {
+  const std::int64_t s = job_.seq_length, dim = head_dim_, batch = job_.micro_batch_size * job_.heads / job_.tp;
+  const Scope m = module(fmt::format("DotProductAttention_{}", modules_++));
+  const auto dims = [](std::int64_t a, std::int64_t b, std::int64_t c) { return fmt::format("[{}, {}, {}]", a, b, c); };
+  const auto product = [&](std::string_view name, std::int64_t rows, std::int64_t columns, std::int64_t depth,
+                           std::string_view layout) {
+    const std::string pair = dims(batch, rows, depth) + ", " + dims(batch, depth, columns);
+    Cost cost = gemm(gpu_, rows * batch, columns, depth);
+    return Operator{std::string(name),
+                    name == "aten::baddbmm" ? fmt::format("[{}, {}, [], []]", dims(batch, rows, columns), pair)
+                                            : fmt::format("[{}]", pair),
+                    gemm_kernel(128, 128, 64, layout).name,
+                    cost,
+                    256,
+                    {}};
+  };
+  const std::int64_t scores = batch * s * s;
+  const std::string square = dims(batch, s, s);
+  eager(product("aten::baddbmm", s, s, dim, "tn"), "BaddbmmBackward0",
+        {product("aten::bmm", s, dim, s, "nn"), product("aten::bmm", dim, s, s, "nt")});
+  const auto softmax = [&](std::string_view kernel, std::int64_t bytes) {
+    return Operator{{}, {}, kernel, streaming(gpu_, bytes * scores), 128, {}};
+  };
+  Operator forward = softmax(
+      "void (anonymous namespace)::scaled_upper_triang_masked_softmax_warp_forward<c10::BFloat16, "
+      "c10::BFloat16, float, 11>(c10::BFloat16*, c10::BFloat16 const*, float, int, int, int)",
+      4);
+  forward.name = "ScaledUpperTriangMaskedSoftmax", forward.dims = fmt::format("[{}, []]", square);
+  eager(
+      forward, "ScaledUpperTriangMaskedSoftmaxBackward",
+      {softmax("void (anonymous namespace)::scaled_upper_triang_masked_softmax_warp_backward<c10::BFloat16, "
+               "c10::BFloat16, float, 11>(c10::BFloat16*, c10::BFloat16*, c10::BFloat16 const*, float, int, int, int)",
+               6)});
+  if (job_.dropout) dropout(fmt::format("[{}, {}, {}, {}]", job_.micro_batch_size, job_.heads / job_.tp, s, s), scores);
+  eager(product("aten::bmm", s, dim, s, "nn"), "BmmBackward0",
+        {product("aten::bmm", s, s, dim, "tn"), product("aten::bmm", s, dim, s, "nt")});
+  const std::int64_t n = tokens_ * attn_ / job_.tp;
+  constexpr std::string_view copy =
+      "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_"
+      "cuda(at::TensorIteratorBase&)::{lambda()#3}> >(int, at::native::gpu_kernel_impl_nocast)";
+  eager(elementwise("aten::contiguous", copy,
+                    fmt::format("[[{}, {}, {}, {}]]", s, job_.micro_batch_size, job_.heads / job_.tp, dim), n, 4),
+        "CloneBackward0", {});
+}
+
+GptRank::Operator GptRank::elementwise(std::string_view name, std::string_view kernel, std::string dims,
+                                       std::int64_t elements, std::int64_t bytes_each) const {
+  Operator o{std::string(name), std::move(dims), kernel, streaming(gpu_, bytes_each * elements), 128, {}};
+  o.cost.blocks = blocks_of(elements, 512);
+  return o;
+}
+
+// A bias' gradient.
+GptRank::Operator GptRank::column_sum(std::int64_t rows, std::int64_t width) const {
+  Operator o{"aten::sum",
+             fmt::format("[{}, [], [], []]", shape(rows, width)),
+             "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<c10::BFloat16, at::native::func_wrapper_t<"
+             "c10::BFloat16, at::native::sum_functor<c10::BFloat16, float, c10::BFloat16> >, unsigned int, "
+             "c10::BFloat16, 4> >()",
+             streaming(gpu_, 2 * rows * width),
+             512,
+             {}};
+  o.cost.blocks = blocks_of(width, 32);
+  return o;
+}
+
+OpId GptRank::run_operator(HostThread& t, const Operator& o) {
+  const Scope outer = op(t, o.name);
+  const OpId id = t.open.back().op;
+  if (!o.dims.empty()) rec_.set_shapes(id, o.dims, fmt::format("[{}]", kBf16));
+  if (o.inner.empty()) {
+    rec_.launch(t, compute_, kernel(o.kernel, o.cost, o.threads), "cudaLaunchKernel");
+  } else {
+    rec_.kernel_op(t, o.inner, compute_, kernel(o.kernel, o.cost, o.threads));
+  }
+  return id;
+}
+
+void GptRank::eager(const Operator& forward, std::string_view backward, std::vector<Operator> plan, std::int64_t bias) {
+  const OpId id = run_operator(*thread_, forward);
+  TapeEntry e{TapeEntry::Kind::planned, id, next_sequence(id)};
+  e.backward = backward;
+  e.plan = std::move(plan);
+  e.bias = bias;
+  tape().push_back(std::move(e));
+}
+
+constexpr std::string_view kAdd =
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, "
+    "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)";
+
+// Of a column-parallel layer, or behind the sum over the ranks.
+void GptRank::add_bias(std::int64_t width) {
+  const std::int64_t rows = width == job_.hidden ? rows_ : tokens_;
+  eager(elementwise("aten::add", kAdd, fmt::format("[{}, [{}], []]", activation(rows, width), width), rows * width, 4),
+        "AddBackward0", {column_sum(rows, width)}, width);
+}
+
+void GptRank::dropout(const std::string& dims, std::int64_t elements) {
+  Operator forward = elementwise(
+      "aten::dropout",
+      "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::BFloat16, float, unsigned int, 1, 4, "
+      "bool>(at::cuda::detail::TensorInfo<c10::BFloat16 const, unsigned int>, unsigned int, float)",
+      fmt::format("[{}, [], []]", dims), elements, 5);
+  forward.inner = "aten::native_dropout";
+  eager(forward, "NativeDropoutBackward0",
+        {elementwise("aten::native_dropout_backward",
+                     "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::"
+                     "masked_scale_kernel<bool, c10::BFloat16>, std::array<char*, 3ul> >(int)",
+                     {}, elements, 5)});
+}
+
 void GptRank::fused_add() {
-  const OpId id =
-      rec_.kernel_op(*thread_, "triton_poi_fused_add_native_dropout_0", compute_,
-                     kernel("triton_poi_fused_add_native_dropout_0", streaming(gpu_, 7 * tokens_ * job_.hidden), 128),
-                     "cuLaunchKernel");
+  if (!job_.fused_pointwise) {
+    const std::string whole = activation(rows_, job_.hidden);
+    if (job_.bias) add_bias(job_.hidden);
+    if (job_.dropout) dropout(whole, rows_ * job_.hidden);
+    return eager(elementwise("aten::add", kAdd, fmt::format("[{}, {}, []]", whole, whole), rows_ * job_.hidden, 6),
+                 "AddBackward0", {elementwise("aten::add", kAdd, {}, rows_ * job_.hidden, 6)});
+  }
+  if (!job_.dropout)
+    return eager(
+        {"triton_poi_fused_add_0", {}, "triton_poi_fused_add_0", streaming(gpu_, 6 * rows_ * job_.hidden), 128, {}},
+        "CompiledFunctionBackward", {});
+  const OpId id = rec_.kernel_op(
+      *thread_, "triton_poi_fused_add_native_dropout_0", compute_,
+      kernel("triton_poi_fused_add_native_dropout_0", streaming(gpu_, 7 * rows_ * job_.hidden), 128), "cuLaunchKernel");
   tape().push_back({TapeEntry::Kind::fused_add, id, next_sequence(id)});
 }
 
 void GptRank::gelu() {
   const std::int64_t n = ffn_ / job_.tp;
+  if (job_.swiglu || !job_.fused_pointwise) {
+    const std::int64_t wide = job_.swiglu ? 2 * n : n;
+    const std::string in = activation(tokens_, wide);
+    Operator forward{job_.swiglu ? job_.bias ? "BiasSwiGLUFunction" : "SwiGLUFunction" : "GeLUFunction",
+                     job_.bias ? fmt::format("[{}, [{}]]", in, wide) : fmt::format("[{}]", in),
+                     job_.swiglu ? "triton_poi_fused_mul_silu_split_1" : "triton_poi_fused_add_mul_tanh_1",
+                     streaming(gpu_, 2 * tokens_ * (wide + n)),
+                     128,
+                     {}};
+    std::vector<Operator> plan{
+        {{},
+         {},
+         job_.swiglu ? "triton_poi_fused_cat_mul_silu_backward_4" : "triton_poi_fused_add_mul_tanh_backward_3",
+         streaming(gpu_, 2 * tokens_ * (2 * wide + n)),
+         128,
+         {}}};
+    forward.cost.blocks = blocks_of(tokens_ * n, 512);
+    plan.front().cost.blocks = blocks_of(tokens_ * wide, 512);
+    if (job_.bias) plan.push_back(column_sum(tokens_, wide));
+    return eager(
+        forward,
+        job_.swiglu ? job_.bias ? "BiasSwiGLUFunctionBackward" : "SwiGLUFunctionBackward" : "GeLUFunctionBackward",
+        std::move(plan), job_.bias ? wide : 0);
+  }
   const OpId id = rec_.kernel_op(*thread_, "GeLUFunction", compute_,
                                  kernel("triton_poi_fused_add_mul_tanh_1", streaming(gpu_, 4 * tokens_ * n), 128),
                                  "cuLaunchKernel");
@@ -309,15 +523,16 @@ void GptRank::layer(std::int64_t l) {
   layer_norm(layer_parameters());  // the layer's last gradients in the backward pass
   {
     const Scope attention_module = module(fmt::format("SelfAttention_{}", l));
-    linear("ColumnParallelLinear", 3 * h / tp, h, true);
+    linear("ColumnParallelLinear", (attn_ + 2 * kv_) / tp, h, true);
+    if (!job_.fused_pointwise && job_.bias) add_bias((attn_ + 2 * kv_) / tp);
     self_attention();
-    linear("RowParallelLinear", h, h / tp, false);
+    linear("RowParallelLinear", h, attn_ / tp, false);
   }
   fused_add();
   layer_norm();
   {
     const Scope mlp = module(fmt::format("MLP_{}", l));
-    linear("ColumnParallelLinear", ffn_ / tp, h, true);
+    linear("ColumnParallelLinear", (job_.swiglu ? 2 : 1) * ffn_ / tp, h, true);
     gelu();
     linear("RowParallelLinear", h, ffn_ / tp, false);
   }
@@ -350,12 +565,14 @@ void GptRank::embedding() {
              "2, -2, true>(at::cuda::detail::TensorInfo<c10::BFloat16, unsigned int>)",
              streaming(gpu_, 4 * tokens_ * job_.hidden), 128));
   if (job_.tp > 1)
-    wait_for_result(comm_, *thread_, all_reduce(comm_, *thread_, tensor_, tokens_ * job_.hidden, Dtype::bf16));
+    wait_for_result(comm_, *thread_,
+                    split_ ? scatter(*thread_, tokens_ * job_.hidden)
+                           : all_reduce(comm_, *thread_, tensor_, tokens_ * job_.hidden, Dtype::bf16));
 }
 
 void GptRank::loss() {
   const std::int64_t n = job_.vocab / job_.tp;
-  layer_norm(n * job_.hidden);
+  layer_norm(job_.tied_embedding && job_.pp == 1 ? 0 : n * job_.hidden);
   linear("ColumnParallelLinear", n, job_.hidden, true);
   const Scope outer = op(*thread_, "_VocabParallelCrossEntropy", 9'000);
   const OpId id = last_op();
@@ -422,6 +639,8 @@ std::string_view backward_name(TapeEntry::Kind kind) {
       return "_VocabParallelCrossEntropyBackward";
     case TapeEntry::Kind::checkpoint:
       return "CheckpointFunctionBackward";
+    case TapeEntry::Kind::planned:
+      break;  // says its name itself
   }
   return "";
 }
@@ -437,7 +656,21 @@ void GptRank::accumulate_gradient(std::int64_t elements) {
              streaming(gpu_, 10 * elements), 128));
 }
 
+// An unfused gradient of a weight: of the product's type, added to the fp32 one.
+void GptRank::accumulate_weight(std::int64_t n, std::int64_t k) {
+  const Scope outer =
+      op(autograd_, "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 3'000, 2'500);
+  const Scope inner = op(autograd_, "torch::autograd::AccumulateGrad", 2'300);
+  run_operator(autograd_, elementwise("aten::add_",
+                                      "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<"
+                                      "float>, std::array<char*, 3ul> >(int)",
+                                      fmt::format("[{}, {}, []]", shape(n, k), shape(n, k)), n * k, 10));
+}
+
 void GptRank::backward_linear(const TapeEntry& e) {
+  // What was gathered was not kept; meanwhile the output's gradient is used.
+  Event gathered;
+  if (split_ && e.reduce_input_gradient) gathered = gather(autograd_, e.m * e.k);
   {
     const Scope mm = op(autograd_, "aten::mm", 16'000);
     rec_.set_shapes(autograd_.open.back().op, fmt::format("[{}, {}]", shape(e.m, e.n), shape(e.n, e.k)),
@@ -446,16 +679,34 @@ void GptRank::backward_linear(const TapeEntry& e) {
   }
   // The input's gradient is summed over the ranks while the weight's is computed.
   Event reduced;
-  if (e.reduce_input_gradient) reduced = all_reduce(comm_, autograd_, tensor_, e.m * e.k, Dtype::bf16);
-  rec_.launch(autograd_, compute_, gemm_kernel(e.n, e.k, e.m, "nt"), "cudaLaunchKernel");
+  if (!gathered.tasks.empty()) wait_for_result(comm_, autograd_, gathered);
+  if (e.reduce_input_gradient)
+    reduced = split_ ? scatter(autograd_, e.m * e.k) : all_reduce(comm_, autograd_, tensor_, e.m * e.k, Dtype::bf16);
+  if (job_.fuse_wgrad) {
+    rec_.launch(autograd_, compute_, gemm_kernel(e.n, e.k, e.m, "nt"), "cudaLaunchKernel");
+  } else {
+    const Scope mm = op(autograd_, "aten::mm", 6'000);
+    rec_.set_shapes(autograd_.open.back().op, fmt::format("[{}, {}]", shape(e.n, e.m), shape(e.m, e.k)),
+                    fmt::format("[{}, {}]", kBf16, kBf16));
+    rec_.launch(autograd_, compute_, gemm_kernel(e.n, e.k, e.m, "nt"), "cudaLaunchKernel");
+  }
   if (e.reduce_input_gradient) wait_for_result(comm_, autograd_, reduced);
 }
 
 void GptRank::backward_work(const TapeEntry& e) {
-  const std::int64_t th = tokens_ * job_.hidden;
+  const std::int64_t th = rows_ * job_.hidden;
   switch (e.kind) {
-    case TapeEntry::Kind::reduce:
-      break;  // the identity
+    case TapeEntry::Kind::reduce:  // the identity, where whole
+      if (split_) wait_for_result(comm_, autograd_, gather(autograd_, tokens_ * job_.hidden));
+      break;
+    case TapeEntry::Kind::planned:
+      for (const Operator& o : e.plan) {
+        if (o.name.empty())
+          rec_.launch(autograd_, compute_, kernel(o.kernel, o.cost, o.threads), "cudaLaunchKernel");
+        else
+          run_operator(autograd_, o);
+      }
+      break;
     case TapeEntry::Kind::linear:
       backward_linear(e);
       break;
@@ -471,14 +722,14 @@ void GptRank::backward_work(const TapeEntry& e) {
       break;
     case TapeEntry::Kind::attention: {
       const std::int64_t heads = job_.heads / job_.tp;
-      Cost cost = attention(gpu_, job_.micro_batch_size, job_.seq_length, heads, job_.hidden / job_.heads);
+      Cost cost = attention(gpu_, job_.micro_batch_size, job_.seq_length, heads, head_dim_);
       cost.duration = cost.duration * 5 / 2;
       const Scope inner = op(autograd_, "flash_attn::_flash_attn_backward", 6'000);
       rec_.launch(
           autograd_, compute_,
           kernel("void flash_bwd_dot_do_o_kernel<true, Flash_bwd_kernel_traits<128, 64, 128, 8, 2, 4, 2, false, false, "
                  "cutlass::bfloat16_t> >(Flash_bwd_params)",
-                 streaming(gpu_, 4 * th / job_.tp)),
+                 streaming(gpu_, 4 * tokens_ * attn_ / job_.tp)),
           "cudaLaunchKernel");
       rec_.launch(
           autograd_, compute_,
@@ -506,11 +757,12 @@ void GptRank::backward_work(const TapeEntry& e) {
       break;
     }
     case TapeEntry::Kind::embedding:
+      if (split_) wait_for_result(comm_, autograd_, gather(autograd_, tokens_ * job_.hidden));
       rec_.kernel_op(
           autograd_, "aten::embedding_dense_backward", compute_,
           kernel("void at::native::(anonymous namespace)::compute_grad_weight<c10::BFloat16, long>(long const*, "
                  "c10::BFloat16 const*, long const*, long, long)",
-                 streaming(gpu_, 8 * th)));
+                 streaming(gpu_, 8 * tokens_ * job_.hidden)));
       break;
     case TapeEntry::Kind::checkpoint:
       again(e.m);
@@ -538,7 +790,9 @@ void GptRank::again(std::int64_t l) {
 }
 
 void GptRank::backward_node(const TapeEntry& e, bool last) {
-  const std::string_view name = backward_name(e.kind);
+  // the embedding completes a table that the head shares
+  const bool shared = job_.tied_embedding && job_.pp == 1 && e.n == job_.vocab / job_.tp;
+  const std::string_view name = e.backward.empty() ? backward_name(e.kind) : e.backward;
   {
     const Scope outer = op(autograd_, fmt::format("autograd::engine::evaluate_function: {}", name), 3'400, 1'600);
     rec_.set_sequence(autograd_.open.back().op, e.sequence, 1);
@@ -549,9 +803,21 @@ void GptRank::backward_node(const TapeEntry& e, bool last) {
     backward_work(e);
   }
   if (e.kind == TapeEntry::Kind::layer_norm) accumulate_gradient(2 * job_.hidden);
-  if (!last || e.bucket == 0 || job_.dp == 1) return;
-  buckets_.push_back(e.bucket);
-  if (job_.overlap_gradients) gradients_ready_.push_back(reduce_gradients(autograd_, e.bucket));
+  if (e.kind == TapeEntry::Kind::linear && !job_.fuse_wgrad) accumulate_weight(e.n, e.k);
+  if (e.bias > 0) accumulate_gradient(e.bias);
+  if (!last || job_.dp == 1) return;
+  if (job_.bucket_parameters > 0) {
+    if (e.kind == TapeEntry::Kind::linear && !shared) gathered_ += e.n * e.k;
+    if (e.kind == TapeEntry::Kind::embedding) gathered_ += e.bucket;
+    if (gathered_ >= job_.bucket_parameters) close_bucket(std::exchange(gathered_, 0));
+  } else if (e.bucket > 0) {
+    close_bucket(e.bucket);
+  }
+}
+
+void GptRank::close_bucket(std::int64_t parameters) {
+  buckets_.push_back(parameters);
+  if (job_.overlap_gradients) gradients_ready_.push_back(reduce_gradients(autograd_, parameters));
 }
 
 Event GptRank::reduce_gradients(HostThread& t, std::int64_t elements) {
@@ -569,6 +835,7 @@ void GptRank::backward(std::int64_t chunk, bool last) {
   const std::vector<TapeEntry> tape = std::move(tapes.front());
   tapes.erase(tapes.begin());
   for (auto e = tape.rbegin(); e != tape.rend(); ++e) backward_node(*e, last);
+  if (gathered_ > 0) close_bucket(std::exchange(gathered_, 0));
   rec_.wake(autograd_, main_, kWakeBackLag);
 }
 
@@ -581,7 +848,7 @@ void GptRank::exchange(bool with_next, bool send, bool receive) {
   x.peer = with_next ? rank_ + across : rank_ - across;
   x.send = send;
   x.receive = receive;
-  x.elements = tokens_ * job_.hidden;
+  x.elements = rows_ * job_.hidden;
   x.key = {1'000'000 + std::min(rank_, x.peer), ++exchanges_[with_next ? 1 : 0]};
   wait_for_result(comm_, main_, send_receive(comm_, main_, pipeline_, x));
   if (job_.p2p_sync) rec_.synchronize_device(main_);
@@ -600,7 +867,7 @@ Event GptRank::transfer(bool send, bool forward, const Place& p) {
   x.peer = peer;
   x.send = send;
   x.receive = !send;
-  x.elements = tokens_ * job_.hidden;
+  x.elements = rows_ * job_.hidden;
   x.key = {2'000'000 + 2 * (send ? part : other) + (forward ? 1 : 0),
            (step_ * job_.num_microbatches + p.micro_batch) * job_.tp * job_.dp + rank_ % (job_.tp * job_.dp)};
   return send_or_receive(comm_, main_, peers_[second ? 1 : 0], x);
@@ -667,11 +934,8 @@ void GptRank::schedule() {
 }
 
 void GptRank::optimizer() {
-  const std::int64_t edge = (first_stage() ? 1 : 0) + (last_stage() ? 1 : 0);
   const bool sharded = job_.distributed_optimizer && job_.dp > 1;
-  const std::int64_t parameters =
-      (job_.layers / job_.pp * layer_parameters() + edge * job_.vocab * job_.hidden / job_.tp) /
-      (sharded ? job_.dp : 1);
+  const std::int64_t parameters = stage_parameters() / (sharded ? job_.dp : 1);
   const std::int64_t chunks = parameters / 60'000'000 + 1;
   const auto multi_tensor = [&](std::string_view name, std::int64_t bytes_each) {
     for (std::int64_t c = 0; c < chunks; ++c)
@@ -724,6 +988,13 @@ void GptRank::optimizer() {
   for (const Event& done : gathered) wait_for_result(comm_, main_, done);
 }
 
+// Every rank has gradients of norms for its own tokens only.
+void GptRank::sum_norm_gradients() {
+  if (!split_) return;
+  const std::int64_t n = (4 * job_.layers / job_.pp + (last_stage() ? 2 : 0)) * job_.hidden;
+  wait_for_result(comm_, main_, all_reduce(comm_, main_, tensor_, n, Dtype::f32));
+}
+
 void GptRank::step(std::int64_t number) {
   step_ = number;
   const Scope range = annotation(fmt::format("ProfilerStep#{}", number), main_.last == kNoNode ? 0 : 28'000);
@@ -733,7 +1004,7 @@ void GptRank::step(std::int64_t number) {
     TaskSpec t;
     t.kind = OpKind::memset;
     t.name = "Memset (Device)";
-    t.bytes = 4 * job_.layers / job_.pp * layer_parameters();
+    t.bytes = 4 * (job_.fused_pointwise ? job_.layers / job_.pp * layer_parameters() : stage_parameters());
     t.duration = streaming(gpu_, t.bytes).duration;
     rec_.launch(main_, compute_, t, "cudaMemsetAsync");
   }
@@ -744,6 +1015,9 @@ void GptRank::step(std::int64_t number) {
       gradients_ready_.push_back(reduce_gradients(main_, bucket));
     for (const Event& done : gradients_ready_) wait_for_result(comm_, main_, done);
     gradients_ready_.clear();
+    sum_norm_gradients();
+    if (job_.tied_embedding && table_.size() > 1)
+      wait_for_result(comm_, main_, all_reduce(comm_, main_, table_, job_.vocab * job_.hidden / job_.tp, Dtype::f32));
   }
   optimizer();
   buckets_.clear();
@@ -793,6 +1067,8 @@ std::vector<ProcessGroup> process_groups(const SyntheticJob& job) {
       for (std::int64_t p = 0; p < job.pp; ++p) ranks.push_back(rank_of(t, d, p));
       add("PIPELINE_MODEL_PARALLEL_GROUP", std::move(ranks));
     }
+  for (std::int64_t d = 0; d < job.dp && job.tied_embedding && job.pp > 1; ++d)
+    for (std::int64_t t = 0; t < job.tp; ++t) add("EMBEDDING_GROUP", {rank_of(t, d, 0), rank_of(t, d, job.pp - 1)});
   return groups;
 }
 

@@ -53,7 +53,11 @@ Status check_job(const SyntheticJob& j) {
                  {"num_microbatches", j.num_microbatches, j.chunks > 1 ? j.pp : 1, "pp"},
                  {"heads", j.heads, j.tp, "tp"},
                  {"vocab", j.vocab, j.tp, "tp"},
-                 {"hidden", j.hidden, j.heads, "heads"}};
+                 {"hidden", j.head_dim > 0 ? j.heads : j.hidden, j.heads, "heads"},
+                 {"ffn", j.ffn, j.tp, "tp"},
+                 {"kv_heads", j.kv_heads, j.tp, "tp"},
+                 {"heads", j.heads, std::max<std::int64_t>(j.kv_heads, 1), "kv_heads"},
+                 {"seq_length", j.seq_length, j.sequence_parallel ? j.tp : 1, "tp"}};
   for (const auto& d : divides)
     if (d.value % d.by != 0)
       return fail(fmt::format("{} {} does not divide by {} {}", d.name, d.value, d.by_name, d.by), "synthetic job");

@@ -18,10 +18,19 @@ struct SyntheticJob {
   std::int64_t layers = 4, hidden = 2048, heads = 16, seq_length = 2048, vocab = 32'000;
   std::int64_t micro_batch_size = 1;
   enum class Recompute : std::uint8_t { none, selective, full } recompute = Recompute::none;  // selective: attention
+  std::int64_t ffn = 0, head_dim = 0, kv_heads = 0;  // 0: 4 hidden, hidden / heads, heads
+  bool swiglu = false;                               // a gated MLP, both projections in one product
+  bool bias = true, dropout = true;
+  bool fused_pointwise = true;     // what follows a linear layer is one compiled kernel; else operators with shapes
+  bool unfused_attention = false;  // baddbmm, a softmax kernel, bmm
+  bool fuse_wgrad = true;          // weights' gradients go to fp32 within their product; else added by a kernel
+  bool tied_embedding = false;     // one weight for embedding and head, its gradients summed by both stages
+  bool sequence_parallel = false;
   // The layout. Rank order: tp fastest, then dp, then pp. 1F1B; with several chunks a stage interleaved, sends and
   // receives beside the passes.
   std::int64_t tp = 2, pp = 2, dp = 2, num_microbatches = 4, chunks = 1, gpus_per_node = 8;
   bool overlap_gradients = true;       // reduced while the backward pass goes on; else after it, on the main thread
+  std::int64_t bucket_parameters = 0;  // at which gradients are reduced; 0 = those of each layer and table
   bool distributed_optimizer = false;  // gradients reduce-scattered, parameters gathered after the update
   // The run.
   std::int64_t steps = 2, first_step = 4;

@@ -163,6 +163,7 @@ class Editor : public ProgramEditor {
         }
         if (split) add_gathers(r, k, spots, s, gather);
       }
+      if (split) gather_for_embedding(r, k, kind, gather);
       if (kind == PieceKind::forward_begin || kind == PieceKind::forward_end) add_vocabulary(r, k, kind, sum);
     });
     if (columns == 0)
@@ -198,6 +199,18 @@ class Editor : public ProgramEditor {
           std::rotate(blocks.begin() + static_cast<std::ptrdiff_t>(b), blocks.end() - 1, blocks.end());
           break;
         }
+    }
+  }
+
+  // The embedding's gradient needs all tokens.
+  void gather_for_embedding(std::uint32_t r, std::uint32_t k, PieceKind kind, std::uint32_t gather) {
+    if (kind != PieceKind::backward_end || p.stage[r] != 0) return;
+    for (std::uint32_t i = 0; i < p.pieces[r][k].count; ++i) {
+      const Item& x = item_at(r, k, i);
+      if (is_host(x) || x.marks || x.comm != kNone) continue;
+      const std::string_view kernel = name(x.node);
+      if (!has(kernel, "compute_grad_weight") && !has(kernel, "embedding") && !has(kernel, "sum_and_scatter")) continue;
+      return put(r, k, ahead(r, k, i), gather, host_of(r, k, i));
     }
   }
 
@@ -285,12 +298,13 @@ class Editor : public ProgramEditor {
     const std::uint32_t gather =
         collective(GroupRole::tensor, CommOp::all_gather, MadeTask::Size::term, whole(), element_bytes());
     std::size_t columns = 0;
-    each_pass_piece([&](std::uint32_t r, std::uint32_t k, PieceKind) {
+    each_pass_piece([&](std::uint32_t r, std::uint32_t k, PieceKind kind) {
       const std::vector<Spot> spots = products_of(r, k);
       for (std::size_t s = 0; s < spots.size(); ++s) {
         if (spots[s].product.side == Product::Side::column) ++columns;
         add_gathers(r, k, spots, s, gather);
       }
+      gather_for_embedding(r, k, kind, gather);
     });
     if (sums == 0 || columns == 0)
       return fail(

@@ -37,18 +37,6 @@ bool knows_dimensions(const Dims& d) {
   return d.hidden > 0 && d.ffn > 0 && d.heads > 0 && d.head_dim > 0 && d.vocab > 0;
 }
 
-// Parameters whose fp32 gradients the first rank reduces among its replicas in its first step.
-double reduced_parameters(const Program& program, const GraphBuild& build, const JobLayout& layout) {
-  double bytes = 0;
-  for (const CommRow& row : build.communication.rows) {
-    const bool reduces = row.op == CommOp::all_reduce || row.op == CommOp::reduce_scatter;
-    if (row.rank != 0 || row.group == kNone || !reduces || layout.role[row.group] != GroupRole::data) continue;
-    if (program.anatomy.ranks[0].pieces[program.anatomy.piece[row.node]].step == 0)
-      bytes += static_cast<double>(std::max<std::int64_t>(row.bytes, 0));
-  }
-  return bytes / 4;
-}
-
 // The schedule whose order of passes all ranks have.
 bool recognise_schedule(const Anatomy& anatomy, const GraphBuild& build, const GivenLayout& given, JobShape& shape) {
   const JobLayout& l = shape.layout;
@@ -136,6 +124,65 @@ Error no_schedule(const Anatomy& anatomy, const GraphBuild& build, const JobLayo
             "leave schedule and num-microbatches out, or correct them"};
   return {"the schedule cannot be told: " + passes + ", in no order of 1F1B or interleaved 1F1B", "",
           "correct pp by --layout pp=N; other schedules cannot be a base"};
+}
+
+// One weight for embedding and head, or two? Of several stages, the first and the last sum the gradients of one; a lone
+// stage holds as many parameters as its gradients: those reduced, failing that those zeroed. -1 = not told.
+std::int8_t recognise_tied_embedding(const TraceSet& traces, const GraphBuild& build, const JobModel& job) {
+  const JobLayout& l = job.base.layout;
+  const Dims& d = job.base.dims;
+  const Communication& c = build.communication;
+  const ExecGraph& g = build.graph;
+  if (!knows_dimensions(d)) return -1;
+  if (l.pp > 1) {
+    const double table = d.vocab * d.hidden / d.tp;
+    bool collectives = l.tp == 1 && l.dp == 1;
+    for (const CommRow& row : c.rows) {
+      if (row.op != CommOp::all_reduce || row.group == kNone || row.bytes <= 0) continue;
+      const GroupRole role = l.role[row.group];
+      if (role == GroupRole::embedding) return 1;
+      const auto bytes = static_cast<double>(row.bytes);
+      const bool fits = bytes == 2 * table || bytes == 4 * table;
+      if (fits && role != GroupRole::data && role != GroupRole::tensor) return 1;
+      collectives = true;
+    }
+    return collectives ? 0 : -1;  // nothing at all was recorded of them
+  }
+  const auto layers = static_cast<double>(l.layers);
+  const double one = stage_parameters(d, layers, true, false, job.base.gated_mlp, job.base.positions);
+  const double two = stage_parameters(d, layers, true, true, job.base.gated_mlp, job.base.positions);
+  // a gradient has four bytes, or two
+  const auto tells = [&](double bytes) -> std::int8_t {
+    for (const double each : {4.0, 2.0}) {
+      const double n = bytes / each, off_one = std::abs(n / one - 1), off_two = std::abs(n / two - 1);
+      if (std::min(off_one, off_two) < 0.02) return off_one < off_two ? 1 : 0;
+    }
+    return -1;
+  };
+  std::map<std::pair<std::uint32_t, std::int32_t>, double> reduced;  // by rank and step
+  double zeroed = 0;
+  for (std::uint32_t r = 0; r < job.program.pieces.size(); ++r)
+    for (std::uint32_t k = 0; k < job.program.pieces[r].size(); ++k) {
+      const Piece& piece = job.program.anatomy.ranks[r].pieces[k];
+      const PieceItems& items = job.program.pieces[r][k];
+      for (std::uint32_t i = items.first; piece.step >= 0 && i < items.first + items.count; ++i) {
+        const Item& item = job.program.items[i];
+        if (item.comm != kNone && !item.transfer) {
+          const CommRow& row = c.rows[item.comm];
+          if (row.bytes > 0 && row.group != kNone && l.role[row.group] == GroupRole::data &&
+              (row.op == CommOp::all_reduce || row.op == CommOp::reduce_scatter))
+            reduced[{r, piece.step}] += static_cast<double>(row.bytes);
+        }
+        const RankTrace& t = traces.ranks[g.ranks[r].trace];
+        const std::uint32_t op = raw(g.source[item.node]);
+        if (g.kind[item.node] == NodeKind::memset && piece.kind == PieceKind::step_begin && op < t.ops.size() &&
+            t.ops.extra[op] != kNone)
+          zeroed = std::max(zeroed, static_cast<double>(t.copy_args.bytes[t.ops.extra[op]]));
+      }
+    }
+  for (const auto& [of, bytes] : reduced)
+    if (const std::int8_t told = tells(bytes); told >= 0) return told;
+  return tells(zeroed);
 }
 
 // Parameters of a rank's layers, and of its embedding or head, from what its replicas reduce: where no shapes tell.
@@ -314,7 +361,6 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   job.base.positions = static_cast<double>(job.shape.positions);
   if (job.shape.recompute == "full") job.base.recompute = Recompute::full;
   if (job.shape.recompute == "selective") job.base.recompute = Recompute::selective;
-  job.base.tied_embedding = job.shape.tied_embedding != 0;
   auto program = learn_program(traces, build, layout, &packs);
   if (!program) return tl::unexpected(program.error());
   job.program = std::move(*program);
@@ -326,14 +372,8 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   if (given.layers && *given.layers != job.base.layout.layers)
     return fail("--layout says layers=" + std::to_string(*given.layers) + ", the passes of the traces have " +
                 std::to_string(job.base.layout.layers));
-  if (job.shape.tied_embedding < 0 && layout.pp == 1) {
-    // one stage has both ends: the gradients that it reduces say whether they are one weight
-    const double reduced = reduced_parameters(job.program, build, layout);
-    const auto off = [&](bool tied) {
-      return std::abs(stage_parameters(job.base, static_cast<double>(job.base.layout.layers), true, !tied) - reduced);
-    };
-    if (reduced > 0 && knows_dimensions(job.base.dims)) job.base.tied_embedding = off(true) <= off(false);
-  }
+  if (job.shape.tied_embedding < 0) job.shape.tied_embedding = recognise_tied_embedding(traces, build, job);
+  job.base.tied_embedding = job.shape.tied_embedding != 0;
   if (!knows_dimensions(job.base.dims)) count_parameters(job.program, build, job);
 
   const int bytes = job.shape.dtype_bytes > 0 ? static_cast<int>(job.shape.dtype_bytes) : 2;
@@ -408,6 +448,15 @@ void spread_parameters(const JobModel& job, const GraphBuild& build, Rates& rate
 
 }  // namespace
 
+namespace {
+
+// The gradient of a weight that embedding and head share on one stage is complete with the embedding's part of it.
+bool waits_for_embedding(const Work& w, const JobShape& shape) {
+  return shape.layout.pp == 1 && shape.tied_embedding && (w.m.vocab != 0 || w.n.vocab != 0);
+}
+
+}  // namespace
+
 Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& next, const CostTable* table,
                 RatesError& error) {
   Rates rates;
@@ -419,8 +468,9 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
     const bool split = next.dims.sequence_parallel && !job.base.dims.sequence_parallel;
     const WorkSize now = size_of(split ? job.split_work[s] : job.work[s], next.dims, bytes);
     if (is_weight_gradient(job.work[s])) {
-      ready[s] = static_cast<float>(now.m * now.n);
-      ready_before[s] = static_cast<float>(job.samples[s].size.m * job.samples[s].size.n);
+      if (!waits_for_embedding(job.work[s], next)) ready[s] = static_cast<float>(now.m * now.n);
+      if (!waits_for_embedding(job.work[s], job.base))
+        ready_before[s] = static_cast<float>(job.samples[s].size.m * job.samples[s].size.n);
     }
     if (table != nullptr) {
       if (const CostRow* row = table->lookup(job.names[job.samples[s].name], shape_text(now)); row != nullptr) {

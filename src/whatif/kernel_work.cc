@@ -216,6 +216,8 @@ Work Recogniser::batched_work(const Launch& l, const Gemm& g) {
 Work Recogniser::copy_work(const Site& s, double bytes) {
   if (bytes >= 0 && bytes <= 64) return fixed();
   if (bytes < 0) return {};
+  // Outside of autograd, what is as long as a buffer of gradients is one: its size equals others only by chance.
+  const bool buffer = t_.ops.kind[s.l->task] == OpKind::memset && s.l->node == kNone && bytes >= 1 << 20;
   // The operators round it have the tensor, the bytes its element.
   const std::array<double, 4> sizes = {2, 4, 8, 1};
   bool flat = false;
@@ -223,17 +225,18 @@ Work Recogniser::copy_work(const Site& s, double bytes) {
     for (const Tensor& t : o_.tensors(p)) {
       const double n = elements_of(t);
       if (std::none_of(sizes.begin(), sizes.end(), [&](double e) { return n * e == bytes; })) continue;
+      if (buffer && t.size() == 1) return parameters(bytes / 4);
       if (const auto x = z_.of_tensor(t, s.spot, s.grid)) return memory(*x);
       flat = flat || t.size() == 1;
     }
   }
+  if (buffer) return parameters(bytes / 4);
   const auto known = static_cast<double>(m_.dtype_bytes);
   if (known > 0)
     if (const auto x = z_.of_count(bytes / known, s.spot, s.grid)) return memory(*x);
   for (const double e : sizes)
     if (const auto x = z_.of_count(bytes / e, s.spot, s.grid)) return memory(*x);
-  const bool buffer = t_.ops.kind[s.l->task] == OpKind::memset && s.l->node == kNone && bytes >= 1 << 20;
-  if ((flat && bytes >= 1 << 18) || buffer) return parameters(bytes / 4);
+  if (flat && bytes >= 1 << 18) return parameters(bytes / 4);
   return {};
 }
 
@@ -298,15 +301,16 @@ Work Recogniser::memory_work(const Site& s, std::uint32_t launch) {
   const std::string_view innermost = l.op == kNone ? std::string_view() : o_.name(l.op);
   const bool scaled = has(innermost, "mul_") || has(innermost, "div_");
   if (s.spot.parameter && scaled && !shaped && s.grid.blocks * s.grid.threads >= 1 << 16) return parameters(1);
+  // A backward operator handles what its forward operator did.
+  const std::uint32_t forward =
+      l.backward && l.node != kNone && !s.spot.parameter ? o_.forward_launch(l.node, l.at) : kNone;
+  const bool done = forward != kNone && forward < launch && done_[forward].kind == WorkKind::memory;
+  if (done && s.grid.told() && z_.covers(s.grid, done_[forward].m)) return done_[forward];
   if (const auto x = z_.of_grid(s.spot, s.grid)) return memory(*x);
   if (single) return fixed();
   if (shaped) return {};
   if (l.op == kNone) return {};
-  // A backward operator handles what its forward operator did.
-  if (l.backward && l.node != kNone && !s.spot.parameter) {
-    const std::uint32_t f = o_.forward_launch(l.node, l.at);
-    if (f != kNone && f < launch && done_[f].kind == WorkKind::memory) return done_[f];
-  }
+  if (done) return done_[forward];
   if (s.grid.told()) {
     const auto x = z_.near_grid(s.spot, s.grid);
     return x ? memory(*x) : Work{};

@@ -152,7 +152,8 @@ bool is_split_reduction(std::string_view name) {
   return has_any(name, {"splitKreduce", "splitk_reduce", "reduce_1Block_kernel", "PostGSU"});
 }
 bool is_attention_kernel(std::string_view name) {
-  return has_any(name, {"flash", "Flash", "fmha", "Fmha", "attention", "Attention", "sdpa"}) &&
+  return has_any(name, {"flash", "Flash", "fmha", "Fmha", "attention", "Attention", "sdpa", "attn_fwd", "attn_bwd",
+                        "bwd_kernel_dk_dv", "bwd_kernel_dq"}) &&  // the last four: AOTriton, on ROCm
          !has_any(name, {"at::native::vectorized", "at::native::elementwise", "triton_"});
 }
 

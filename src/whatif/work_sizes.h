@@ -61,8 +61,10 @@ class Sizes {
   std::optional<Term> of_grid(const Spot& s, const Grid& g) const;
   std::optional<Term> near_grid(const Spot& s, const Grid& g) const;
 
- private:
+  // Whether a kernel's grid can be of so many elements; one that does not tell can.
   bool covers(const Grid& g, const Term& t) const;
+
+ private:
   Term table_of_positions() const;
   std::vector<Term> weights(const Spot& s) const;
   std::optional<Term> weight(const Tensor& t, const Spot& s) const;
