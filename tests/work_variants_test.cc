@@ -213,18 +213,38 @@ TEST(WorkVariantsTest, SharedTableIsReducedLast) {
   }
 }
 
-TEST(WorkVariantsTest, UnfusedAttentionWithoutShapes) {
-  SyntheticJob base = large();
-  base.unfused_attention = true;
-  base.shapes = false;
-  // its scores are as many as an activation of the head's width
-  base.vocab = 32'768;
-  base.tp = 4;
-  SyntheticJob more = base;
-  more.heads = 64;
-  more.head_dim = 128;
-  more.ffn = 4 * base.hidden;
-  EXPECT_NEAR(error_pct(base, {{"--heads", "64"}}, more), 0, 4);
+// Scores as many as an activation of the vocabulary's width: by its grid alone the gradient of their dropout is either.
+TEST(WorkVariantsTest, ScoresWithoutShapes) {
+  SyntheticJob job = large();
+  job.unfused_attention = true;
+  job.shapes = false;
+  job.tp = 4;
+  job.vocab = 65'536;
+  const JobModel model = learn(job).job;
+  const auto of_scores = [&](std::string_view kernel) {
+    for (std::size_t s = 0; s < model.samples.size(); ++s)
+      if (model.names[model.samples[s].name].find(kernel) != std::string::npos && model.work[s].m.seq == 2) return true;
+    return false;
+  };
+  EXPECT_TRUE(of_scores("fused_dropout_kernel_vec"));
+  EXPECT_TRUE(of_scores("masked_scale_kernel"));
+  EXPECT_TRUE(of_scores("softmax_warp_backward"));
+}
+
+// A buffer of gradients is one whatever else is as long.
+TEST(WorkVariantsTest, ZeroedGradientsAreParameters) {
+  SyntheticJob job = large();
+  job.fused_pointwise = true;  // layers alone are zeroed: as many floats as q, k and v of all tokens
+  job.shapes = false;
+  job.tp = 1;
+  job.layers = 2;
+  job.seq_length = 16'384;
+  const Learnt l = learn(job);
+  const ExecGraph& g = l.traced.graph();
+  for (std::uint32_t n = 0; n < g.size(); ++n)
+    if (g.kind[n] == NodeKind::memset) {
+      EXPECT_EQ(l.job.parameter[n], 1);
+    }
 }
 
 TEST(WorkVariantsTest, AttentionKernelsByName) {
