@@ -28,12 +28,13 @@ struct CommContext {
   bool nccl_internal;
   std::uint64_t seed;
   std::int64_t sigma_ppm;  // of a transfer, the same for all members
+  bool old_nccl = false;   // names
 };
 
-enum class Dtype { bf16, f32 };
-inline std::int64_t size_of(Dtype d) { return d == Dtype::bf16 ? 2 : 4; }
+enum class Dtype { bf16, f32, i64 };
+inline std::int64_t size_of(Dtype d) { return d == Dtype::bf16 ? 2 : d == Dtype::f32 ? 4 : 8; }
 
-enum class Collective { all_reduce, reduce_scatter, all_gather };
+enum class Collective { all_reduce, reduce_scatter, all_gather, broadcast, barrier };
 // Starts the collective over `elements`, the larger of its input and output; wait_for_result() makes the compute stream
 // wait for it.
 Event collective(const CommContext& c, HostThread& t, Communicator& group, Collective kind, std::int64_t elements,
