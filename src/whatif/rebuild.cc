@@ -1200,11 +1200,22 @@ class Rebuilder {
     return true;
   }
 
+  // Of a transfer that the traced job has nothing of.
+  CommRow made_row(const Item& item, const MadeTask& made) const {
+    CommRow row;
+    row.op = made.op;
+    row.op_name = made_name + item.made;
+    row.launched = true;
+    row.start = row.end = g.observed_start[item.node];
+    return row;
+  }
+
   void place_transfer(const Issued& made, std::uint32_t before) {
     NewRank& rank = ranks[made.rank];
     Communication& next = out->build.communication;
     const Item& item = *made.item;
-    const CommRow& was = c.rows[item.comm];
+    const MadeTask* fresh = invented(item);  // the traced job has no exchange
+    const CommRow was = fresh != nullptr ? made_row(item, *fresh) : c.rows[item.comm];
     edges = made.edges;
     if (before != kNone)
       edges.push_back(
@@ -1212,10 +1223,14 @@ class Rebuilder {
     if (edges.empty()) edges.push_back({kNone, EdgeKind::root, 0});
     const std::uint32_t node = add_node(made.rank, item, 0, g.at_begin[item.node]);
     out->build.graph.lane[node] = rank.lane[made.role];
+    if (fresh != nullptr) {
+      out->build.graph.kind[node] = NodeKind::comm;
+      out->build.graph.source[node] = OpId{made_op[rank.column][item.made]};
+    }
     const Transfer& t = made.transfer;
     const std::int64_t sender = t.send ? rank.stage : t.peer_stage;
     const std::uint32_t group = group_of(rank, GroupRole::pipeline, part_group(was));
-    const double each = exchange_bytes(was);
+    const double each = fresh != nullptr ? made_elements(rank, *fresh) * fresh->bytes_each : exchange_bytes(was);
     const std::int64_t peer = rank_number(now.layout, rank.t, rank.d, t.peer_stage);
     CommRow row = was;
     row.rank = made.rank;
@@ -1228,15 +1243,16 @@ class Rebuilder {
     row.group = group;
     next.parts.push_back({peer, row.bytes, group, t.send});
     const double was_ns = traced_exchange_ns(was);
-    const double factor = was_ns > 0 ? exchange_ns(now.layout, rank.number, peer, each) / was_ns : 1;
+    const double ns = exchange_ns(now.layout, rank.number, peer, each), factor = was_ns > 0 ? ns / was_ns : 1;
     NewRow to;
     to.rank = made.rank;
     to.row = static_cast<std::uint32_t>(next.rows.size());
-    to.base_node = was.last;
+    to.base_node = fresh != nullptr ? item.node : was.last;
     to.waits = item.waits;
     to.slot = made.slot;
     to.open = 1;
-    to.duration = std::llround(static_cast<double>(g.duration[was.last]) * factor);
+    to.duration = fresh != nullptr ? std::llround(std::max(0.0, ns))
+                                   : std::llround(static_cast<double>(g.duration[was.last]) * factor);
     row.transfer = to.duration;
     next.rows.push_back(row);
     const Key key{-1, sender, t.forward, t.chunk, t.micro_batch, rank.t, rank.d, made.use->step};
