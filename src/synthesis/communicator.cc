@@ -133,7 +133,7 @@ Event collective(const CommContext& c, HostThread& t, Communicator& group, Colle
   // half of what an all-reduce sends
   const bool reduces = kind == Collective::all_reduce || kind == Collective::barrier;
   const std::int64_t bytes = elements * size_of(dtype) / (reduces ? 1 : 2);
-  task.duration = vary_transfer(c, task.key, all_reduce_time(c.gpu, bytes, group.size(), group.one_node));
+  task.duration = vary_transfer(c, task.key, all_reduce_time(c.gpu, bytes, group.size(), group.one_node, group.rails));
   task.blocks = static_cast<std::uint32_t>(std::clamp<std::int64_t>(elements / 65'536, 1, 24));
   task.threads = 544;
   task.registers = 96;
@@ -152,6 +152,10 @@ void wait_for_result(const CommContext& c, HostThread& t, const Event& done) {
   c.rec.set_comm(op, add_comm(c.rec, nullptr, {"wait", 0, "Byte", -1, -1, -1}));
   c.rec.wait(t, c.compute, done);
   c.rec.close(t, kOpTail);
+}
+
+bool on_one_node(const CommContext& c, const Communicator& group, const Exchange& x) {
+  return c.own_node < 0 ? group.one_node : x.peer / c.gpus_per_node == c.own_node;
 }
 
 Event send_receive(const CommContext& c, HostThread& t, Communicator& group, const Exchange& x) {
@@ -181,7 +185,8 @@ Event send_receive(const CommContext& c, HostThread& t, Communicator& group, con
   task.name = send_receive_name(c.old_nccl);
   task.meets = true;
   task.key = x.key;
-  task.duration = vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), group.one_node));
+  task.duration =
+      vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), on_one_node(c, group, x)));
   task.blocks = 4;
   task.threads = 544;
   task.registers = 96;
@@ -210,7 +215,8 @@ Event send_or_receive(const CommContext& c, HostThread& t, Communicator& group, 
   task.name = send_receive_name(c.old_nccl);
   task.meets = true;
   task.key = x.key;
-  task.duration = vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), group.one_node));
+  task.duration =
+      vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), on_one_node(c, group, x)));
   task.blocks = 4;
   task.threads = 544;
   task.registers = 96;

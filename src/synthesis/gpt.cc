@@ -149,6 +149,7 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
             0,           job.nccl_internal,
             job.seed,    static_cast<std::int64_t>(1e6 * job.transfer_sigma * job.noise),
             job.old_nccl} {
+  if (job.rails) comm_.own_node = rank / job.gpus_per_node, comm_.gpus_per_node = job.gpus_per_node;
   const std::int64_t pid = 4'000 + rank;
   main_ = rec.add_thread(pid, fmt::format("thread {} (python3)", pid));
   autograd_ = rec.add_thread(pid + 620, fmt::format("thread {} (pt_autograd_0)", pid + 620));
@@ -168,6 +169,9 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
     c->info = g;
     c->id = id;
     for (const std::int32_t r : g.ranks) c->one_node = c->one_node && r / job.gpus_per_node == rank / job.gpus_per_node;
+    if (job.rails)
+      c->rails = std::count_if(g.ranks.begin(), g.ranks.end(),
+                               [&](std::int32_t r) { return r / job.gpus_per_node == rank / job.gpus_per_node; });
     if (c->size() == 1) continue;  // nothing is ever launched on it
     c->stream = rec.add_stream(number);
     c->internal = rec.add_stream(number + 1);

@@ -46,7 +46,8 @@ struct SyntheticJob {
   bool p2p_sync = false;   // cudaDeviceSynchronize after each batch of sends and receives
   bool nan_check = false;  // the host reads every micro-batch's loss
   // What Megatron-LM does beside the passes.
-  bool broadcast_batch = false;      // under tensor parallelism one rank loads a micro-batch and sends it to the others
+  bool broadcast_batch = false;  // under tensor parallelism one rank loads a micro-batch and sends it to the others
+  bool rails = false;  // between servers: a collective has the links of all its members there, a pair of stages its own
   bool scale_gradients = false;      // a kernel for each bucket before it is reduced
   int loss_sums = 1;                 // over the split vocabulary
   std::int64_t queue_depth = 1'024;  // tasks of a stream that fit before a launch call blocks

@@ -179,6 +179,55 @@ void count_parameters(const Program& program, const GraphBuild& build, JobModel&
                              " a rank, from the gradients that replicas reduce");
 }
 
+// One table for embedding and head, or two? Tied ones on several stages have their gradients added up after the passes;
+// on one stage the gradients that are reduced, or cleared at a step's begin, tell by their number. -1 = not told.
+std::int8_t find_tied(const TraceSet& traces, const GraphBuild& build, const JobModel& job) {
+  const JobLayout& l = job.base.layout;
+  const Dims& d = job.base.dims;
+  const Communication& c = build.communication;
+  constexpr double kGradientBytes = 4;
+  const double table = d.vocab * d.hidden / d.tp;
+  if (l.pp > 1) {
+    for (const CommRow& row : c.rows) {
+      const GroupRole role = row.group == kNone ? GroupRole::other : l.role[row.group];
+      if (row.parts != 0 || is_point_to_point(row.op) || role == GroupRole::data || role == GroupRole::tensor) continue;
+      const double elements = static_cast<double>(row.bytes) / kGradientBytes;
+      if (role == GroupRole::embedding || std::abs(elements - table) < 0.01 * table) return 1;
+    }
+    return 0;
+  }
+  const double one =
+      stage_parameters(d, static_cast<double>(l.layers), true, false, job.base.gated_mlp, job.base.positions);
+  const auto told = [&](double elements) -> std::int8_t {
+    if (std::abs(elements - one) < 0.1 * table) return 1;
+    return std::abs(elements - one - table) < 0.1 * table ? 0 : -1;
+  };
+  for (std::uint32_t r = 0; r < build.graph.ranks.size(); ++r) {
+    double reduced = 0;
+    const RankAnatomy& a = job.program.anatomy.ranks[r];
+    for (std::uint32_t k = 0; k < a.pieces.size(); ++k) {
+      if (a.pieces[k].step != 0) continue;
+      const PieceItems& items = job.program.pieces[r][k];
+      for (std::uint32_t i = items.first; i < items.first + items.count; ++i) {
+        const Item& item = job.program.items[i];
+        if (item.comm == kNone || item.transfer) continue;
+        const CommRow& row = c.rows[item.comm];
+        if (row.group != kNone && l.role[row.group] == GroupRole::data &&
+            (row.op == CommOp::all_reduce || row.op == CommOp::reduce_scatter))
+          reduced += static_cast<double>(row.bytes) / kGradientBytes;
+      }
+    }
+    if (const std::int8_t tied = told(reduced); tied >= 0) return tied;
+  }
+  for (const RankTrace& t : traces.ranks)
+    for (std::uint32_t i = 0; i < t.ops.size(); ++i) {
+      if (t.ops.kind[i] != OpKind::memset || t.ops.extra[i] == kNone) continue;
+      const std::int8_t tied = told(static_cast<double>(t.copy_args.bytes[t.ops.extra[i]]) / kGradientBytes);
+      if (tied >= 0) return tied;
+    }
+  return -1;
+}
+
 }  // namespace
 
 Status check_dimensions(const JobModel& job, const JobShape& next) {
@@ -313,7 +362,12 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   if (given.layers && *given.layers != job.base.layout.layers)
     return fail("--layout says layers=" + std::to_string(*given.layers) + ", the passes of the traces have " +
                 std::to_string(job.base.layout.layers));
-  if (!knows_dimensions(job.base.dims)) count_parameters(job.program, build, job);
+  if (!knows_dimensions(job.base.dims)) {
+    count_parameters(job.program, build, job);
+  } else if (job.shape.tied_embedding < 0) {
+    job.shape.tied_embedding = find_tied(traces, build, job);
+    job.base.tied_embedding = job.shape.tied_embedding != 0;
+  }
 
   const int bytes = job.shape.dtype_bytes > 0 ? static_cast<int>(job.shape.dtype_bytes) : 2;
   for (std::size_t s = 0; s < job.samples.size(); ++s) {
