@@ -825,6 +825,8 @@ void GptRank::step(std::int64_t number) {
     t.kind = OpKind::memset;
     t.name = "Memset (Device)";
     t.bytes = 4 * job_.layers / job_.pp * layer_parameters();
+    if (job_.clear_all)
+      t.bytes += 4 * ((first_stage() ? 1 : 0) + (last_stage() ? 1 : 0)) * job_.vocab * job_.hidden / job_.tp;
     t.duration = streaming(gpu_, t.bytes).duration;
     rec_.launch(main_, compute_, t, "cudaMemsetAsync");
   }

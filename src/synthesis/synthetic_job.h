@@ -47,6 +47,7 @@ struct SyntheticJob {
   bool nan_check = false;  // the host reads every micro-batch's loss
   // What Megatron-LM does beside the passes.
   bool broadcast_batch = false;  // under tensor parallelism one rank loads a micro-batch and sends it to the others
+  bool clear_all = false;        // the gradients of embedding and head are cleared too, with those of the layers
   bool rails = false;  // between servers: a collective has the links of all its members there, a pair of stages its own
   bool scale_gradients = false;      // a kernel for each bucket before it is reduced
   int loss_sums = 1;                 // over the split vocabulary
