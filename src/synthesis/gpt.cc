@@ -614,12 +614,14 @@ void GptRank::close_bucket() {
 }
 
 Event GptRank::reduce_gradients(HostThread& t, std::int64_t elements) {
-  if (job_.scale_gradients)
-    rec_.kernel_op(
+  if (job_.scale_gradients) {
+    const OpId scale = rec_.kernel_op(
         t, "aten::mul_", compute_,
         kernel("void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float, "
                "at::native::binary_internal::MulFunctor<float> >, at::detail::Array<char*, 2> >(int)",
                streaming(gpu_, 8 * elements), 128));
+    rec_.set_shapes(scale, fmt::format("[[{}], []]", elements), "[\"float\", \"double\"]");
+  }
   const auto kind = job_.distributed_optimizer ? Collective::reduce_scatter : Collective::all_reduce;
   return collective(comm_, t, data_, kind, elements, Dtype::f32);
 }
@@ -840,8 +842,9 @@ void GptRank::step(std::int64_t number) {
   }
   optimizer();
   buckets_.clear();
-  if (job_.step_barrier && world_.size() > 1) {
-    wait_for_result(comm_, main_, collective(comm_, main_, world_, Collective::barrier, 1, Dtype::f32));
+  if (job_.step_barrier) {
+    if (world_.size() > 1)
+      wait_for_result(comm_, main_, collective(comm_, main_, world_, Collective::barrier, 1, Dtype::f32));
     rec_.synchronize_stream(main_, compute_);
   }
   if (job_.step_sync) rec_.synchronize_device(main_);
