@@ -882,6 +882,7 @@ class Rebuilder {
         }
       at.carries[kernels[best]].push_back(k);
     }
+    if (!schedule.overlap && now.layout.pp != old.layout.pp) order_between_stages(rank, slot, at, items);
     if (schedule.overlap && !in_order_of_streams(slot, at)) {
       for (auto& carries : at.carries) carries.clear();
       std::size_t next = 0;
@@ -890,6 +891,22 @@ class Rebuilder {
         if (next + 1 < kernels.size()) ++next;
       }
     }
+  }
+  // A send and a receive as kernels of their own on one stream: both stages must have the same order, which one that
+  // was modelled on a stage elsewhere need not have. Megatron-LM's: of two neighbours the even one sends first.
+  void order_between_stages(const NewRank& rank, const Slot& slot, Cursor& at, const PieceItems& items) const {
+    std::vector<std::uint32_t> single;  // items that carry one transfer
+    for (std::uint32_t i = 0; i < at.carries.size(); ++i)
+      if (at.carries[i].size() == 1) single.push_back(i);
+    for (std::size_t x = 0; x < single.size(); ++x)
+      for (std::size_t y = x + 1; y < single.size(); ++y) {
+        auto &first = at.carries[single[x]], &second = at.carries[single[y]];
+        const Transfer &a = slot.transfers[first.front()], &b = slot.transfers[second.front()];
+        const bool one_stream =
+            program.items[items.first + single[x]].lane == program.items[items.first + single[y]].lane;
+        if (one_stream && a.peer_stage == b.peer_stage && a.send != b.send && a.send == (rank.stage % 2 != 0))
+          std::swap(first, second);
+      }
   }
   // Whether transfers that share a stream are issued in the schedule's order: both peers must have the same.
   bool in_order_of_streams(const Slot& slot, const Cursor& at) const {
