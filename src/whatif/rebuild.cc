@@ -52,6 +52,7 @@ struct Cursor {
   bool active = false;
   const Use* use = nullptr;
   std::uint32_t item = 0, from = 0, to = 0;
+  std::uint32_t idle_from = 0, idle_to = 0;         // items whose host work is that of tasks that are left out
   std::uint32_t flush_before = kNone;               // item before which what is left of the gradients is reduced
   std::vector<std::uint32_t> refs;                  // by item: its node, or a pending transfer
   std::vector<std::vector<std::uint32_t>> carries;  // exchanges, by item: transfers of the slot
@@ -394,8 +395,8 @@ class Rebuilder {
           const auto rotate = static_cast<std::int32_t>(d / old.layout.dp + t / old.layout.tp);
           // the traced stage that begins and ends steps alike
           const auto old_stages = static_cast<std::int32_t>(old.layout.pp);
-          const std::int32_t alike = s == 0             ? 0
-                                     : s == stages - 1  ? old_stages - 1
+          const std::int32_t alike = s == 0                 ? 0
+                                     : s == stages - 1      ? old_stages - 1
                                      : old_stages == stages ? s
                                                             : std::min(1, old_stages - 1);
           rank.source = column.rank[static_cast<std::size_t>(alike)];
@@ -834,15 +835,12 @@ class Rebuilder {
     at.from = 0;
     at.to = items.count;
     at.flush_before = kNone;
-    if (use.tail || use.head) {
-      std::uint32_t first = items.count, last = 0;
-      for (std::uint32_t i = 0; i < items.count; ++i) {
-        if (g.kind[program.items[items.first + i].node] == NodeKind::host) continue;
-        first = std::min(first, i);
-        last = i + 1;
-      }
+    at.idle_from = at.idle_to = 0;
+    if (use.tail || use.head || use.without_tasks) {
+      const auto [first, last] = span_of_tasks(items);
       if (use.tail) at.from = last;
       if (use.head) at.to = first;
+      if (use.without_tasks) at.idle_from = first, at.idle_to = last;
     }
     at.carries.clear();
     const PieceKind kind = program.anatomy.ranks[use.rank].pieces[use.piece].kind;
@@ -857,6 +855,34 @@ class Rebuilder {
       }
     }
     at.transfer_of.clear();
+  }
+
+  // Items from the begin of the operators round the first task to the end of those round the last; of none the empty
+  // span at the end, or at the begin for the last.
+  std::pair<std::uint32_t, std::uint32_t> span_of_tasks(const PieceItems& items) const {
+    std::uint32_t first = items.count, last = 0, thread = kNone;
+    for (std::uint32_t i = 0; i < items.count; ++i) {
+      const Item& item = program.items[items.first + i];
+      if (g.kind[item.node] == NodeKind::host) continue;
+      first = std::min(first, i);
+      last = i + 1;
+      for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges && thread == kNone; ++e)
+        if (program.edges[e].kind == EdgeKind::launch && program.edges[e].inside)
+          thread = program.items[items.first + program.edges[e].ref].lane;
+    }
+    if (thread == kNone) return {first, last};
+    std::vector<std::int32_t> depth(items.count + 1, 0);  // of the thread's open operators, before each item
+    for (std::uint32_t i = 0; i < items.count; ++i) {
+      const Item& item = program.items[items.first + i];
+      const bool own = item.lane == thread && !item.marks && g.kind[item.node] == NodeKind::host;
+      depth[i + 1] = depth[i] + (own ? (g.at_begin[item.node] != 0 ? 1 : -1) : 0);
+    }
+    std::uint32_t from = first, to = last;
+    for (std::uint32_t i = first + 1; i-- > 0;)
+      if (depth[i] < depth[from]) from = i;
+    for (std::uint32_t i = last; i <= items.count; ++i)
+      if (depth[i] < depth[to]) to = i;
+    return {from, to};
   }
 
   // Which kernel of an exchange carries what.
@@ -1002,7 +1028,8 @@ class Rebuilder {
   double rank_parameters(const JobShape& shape, std::int64_t stage, std::int32_t chunks) const {
     const double layers = static_cast<double>(shape.layout.layers) / static_cast<double>(shape.layout.pp);
     (void)chunks;
-    return stage_parameters(shape, layers, stage == 0, stage == shape.layout.pp - 1 && !(stage == 0 && shape.tied_embedding));
+    return stage_parameters(shape, layers, stage == 0,
+                            stage == shape.layout.pp - 1 && !(stage == 0 && shape.tied_embedding));
   }
   // How a rank's parameters compare with those of the traced rank whose step it takes.
   double parameter_factor(const NewRank& rank, std::uint32_t base_rank) const {
@@ -1122,6 +1149,7 @@ class Rebuilder {
     if (!host && made == nullptr && !rates.slow.empty() && !communicates)
       factor *= slowness(rank) / rates.slow[use.rank];
     if (factor != 1) took = std::llround(static_cast<double>(took) * factor);
+    if (host && i >= at.idle_from && i < at.idle_to) took = 0;
     // An unexplained pause before the first work of a pass is the waiting for its input: of several events that calls
     // waited for, the trace does not tell which is which.
     const Piece& piece = program.anatomy.ranks[use.rank].pieces[use.piece];
@@ -1715,7 +1743,7 @@ class Rebuilder {
             if (open(last)) continue;
             o.pred.push_back(NodeId{last});
             o.pred_kind.push_back(program.roles[role].kind == LaneRole::Kind::thread ? EdgeKind::thread
-                                                                                       : EdgeKind::stream);
+                                                                                     : EdgeKind::stream);
             o.pred_lag.push_back(0);
           }
           o.first_pred.push_back(o.edges());
