@@ -273,7 +273,7 @@ class Rebuilder {
       buckets.size = program.bucket_parameters;
       return;
     }
-    double least = 1e30, least_ready = 1e30;
+    double least = 1e30, least_ready = 1e30, largest = 0;
     for (const Column& column : columns)
       for (const std::uint32_t r : column.rank) {
         const RankAnatomy& a = program.anatomy.ranks[r];
@@ -287,6 +287,7 @@ class Rebuilder {
           if (!last.contains(pass)) continue;
           const PieceItems& items = program.pieces[r][k];
           const bool bucket = a.pieces[k].kind == PieceKind::bucket;
+          if (bucket) largest = std::max(largest, bucket_parameters(r, k));
           if (bucket && k != last.at(pass)) least = std::min(least, bucket_parameters(r, k));
           for (std::uint32_t i = items.first; i < items.first + items.count; ++i) {
             const Item& item = program.items[i];
@@ -308,11 +309,11 @@ class Rebuilder {
           }
         }
       }
-    if (least > 1e29) {  // one bucket holds all
-      buckets.size = 1e30;
+    const auto usual = [](const JobLayout& l) { return std::max(40e6, 1e6 * static_cast<double>(l.dp)); };
+    if (least > 1e29) {  // one bucket holds all, as small ones do
+      buckets.size = largest > usual(old.layout) ? 1e30 : usual(now.layout);
       return;
     }
-    const auto usual = [](const JobLayout& l) { return std::max(40e6, 1e6 * static_cast<double>(l.dp)); };
     // counted parameters come with all kernels of a layer alike: they do not tell when a gradient was there
     if (old.layer_parameters > 0) least_ready = least;
     buckets.size = least >= usual(old.layout) ? usual(now.layout) : std::min(least, least_ready);
