@@ -199,7 +199,8 @@ DpChange with_dp(const SyntheticJob& job, std::int64_t dp) {
   EXPECT_EQ(layout->tp, job.tp);
   EXPECT_EQ(layout->pp, job.pp);
   EXPECT_EQ(layout->dp, job.dp);
-  EXPECT_EQ(layout->confidence, 1);
+  // a job that fits into a server does not tell how large that is
+  EXPECT_EQ(layout->confidence, job.tp * job.pp * job.dp < 8 ? 0.7 : 1);
   DpChange c{.before = iteration(g)};
   const auto done = change_dp(g.traces, g.build, *layout, dp);
   if (!done) {

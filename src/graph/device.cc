@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <map>
 #include <string_view>
 
 #include "graph/draft.h"
@@ -21,6 +22,8 @@ constexpr std::size_t kEnough = 3;  // samples that make a constant of their own
 constexpr std::uint32_t kQueueDepth = 1024;
 constexpr std::uint32_t kFullFrom = 1000;  // a queue deeper than this may be full
 constexpr Ns kBlockedCall = 30'000;
+// A queue that holds less than usual shows as many calls that were blocked at one depth, the deepest, and at no other.
+constexpr std::uint32_t kSmallQueue = 32, kBlockedAtOneDepth = 16;
 constexpr Ns kClockTolerance = 2'000;
 
 constexpr std::size_t row(EdgeKind k) { return static_cast<std::size_t>(k); }
@@ -246,11 +249,12 @@ class DeviceEdges {
   // ahead starts (measured: 1,021 to 1,024). The deepest queue seen tells the number where the queue was ever full.
   void queue_edges() {
     if (!d.enabled(EdgeKind::queue)) return;
-    std::uint32_t deepest = 0, deepest_task = 0, blocked = 0;
+    std::uint32_t deepest = 0, deepest_task = 0, blocked = 0, long_calls = 0;
+    std::map<std::uint32_t, std::uint32_t> blocked_at;  // by depth
     for (const StreamRow& s : d.streams) {
-      for (std::uint32_t i = s.first_task + kFullFrom; i < s.first_task + s.tasks; ++i) {
+      for (std::uint32_t i = s.first_task + kSmallQueue; i < s.first_task + s.tasks; ++i) {
         const Task& t = d.tasks[i];
-        if (t.call == kNone || d.tasks[i - kFullFrom].start <= d.calls[t.call].end) continue;
+        if (t.call == kNone || d.tasks[i - kSmallQueue].start <= d.calls[t.call].end) continue;
         const CallRow& call = d.calls[t.call];
         const auto first = d.tasks.begin() + s.first_task;
         const auto started = std::upper_bound(first, first + (i - s.first_task), call.end,
@@ -259,7 +263,11 @@ class DeviceEdges {
         if (depth > deepest) deepest = depth, deepest_task = i;
         // a call that took long and returned right after a task started was blocked until then
         const bool long_call = call.end - call.begin > kBlockedCall;
-        if (long_call && started != first && call.end - std::prev(started)->start < kStreamOutlier) ++blocked;
+        if (!long_call || call.tasks != 1) continue;
+        ++long_calls;
+        if (started == first || call.end - std::prev(started)->start >= kStreamOutlier) continue;
+        if (depth >= kFullFrom) ++blocked;
+        ++blocked_at[depth];
       }
     }
     if (deepest > kQueueDepth + kQueueDepth / 8) {
@@ -267,6 +275,12 @@ class DeviceEdges {
                   std::to_string(deepest) + " ahead of " + d.trace->example_of(OpId{d.tasks[deepest_task].op}),
                   "over 1,150 tasks were queued on one stream: no launch-queue edges (not CUDA's usual depth)");
       return;
+    }
+    if (deepest < kFullFrom && deepest > 0) {
+      std::uint32_t at_deepest = 0;
+      for (const auto& [depth, n] : blocked_at)
+        if (depth + 2 >= deepest) at_deepest += n;
+      if (at_deepest >= kBlockedAtOneDepth && 10 * at_deepest >= 9 * long_calls) blocked = at_deepest;
     }
     const std::uint32_t depth = blocked == 0 ? std::max(kQueueDepth, deepest + 1) : deepest + 1;
     for (const StreamRow& s : d.streams) {

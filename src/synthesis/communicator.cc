@@ -51,7 +51,9 @@ Ns vary_transfer(const CommContext& c, const GraphDraft::MeetingKey& key, Ns nom
 struct CollectiveNames {
   std::string_view op, collective, range, kernel;
 };
-CollectiveNames names_of(Collective kind, Dtype dtype) {
+CollectiveNames old_names_of(Collective kind, Dtype dtype);
+CollectiveNames names_of(Collective kind, Dtype dtype, bool old) {
+  if (old) return old_names_of(kind, dtype);
   switch (kind) {
     case Collective::reduce_scatter:
       return {"c10d::_reduce_scatter_base_", "_reduce_scatter_base", "nccl:_reduce_scatter_base",
@@ -59,6 +61,12 @@ CollectiveNames names_of(Collective kind, Dtype dtype) {
     case Collective::all_gather:
       return {"c10d::_allgather_base_", "_allgather_base", "nccl:_all_gather_base",
               "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"};
+    case Collective::broadcast:
+      return {"c10d::broadcast_", "broadcast", "nccl:broadcast",
+              "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"};
+    case Collective::barrier:
+      return {"c10d::barrier", "allreduce", "nccl:all_reduce_barrier",
+              "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"};
     case Collective::all_reduce:
       break;
   }
@@ -67,16 +75,48 @@ CollectiveNames names_of(Collective kind, Dtype dtype) {
                                : "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"};
 }
 
+CollectiveNames old_names_of(Collective kind, Dtype dtype) {
+  CollectiveNames n = names_of(kind, dtype, false);
+  switch (kind) {
+    case Collective::reduce_scatter:
+      n.kernel = "ncclKernel_ReduceScatter_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)";
+      break;
+    case Collective::all_gather:
+      n.kernel = "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)";
+      break;
+    case Collective::broadcast:
+      n.kernel = "ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)";
+      break;
+    case Collective::barrier:
+    case Collective::all_reduce:
+      n.kernel = dtype == Dtype::bf16
+                     ? "ncclKernel_AllReduce_RING_LL_Sum_bf16(ncclDevComm*, unsigned long, ncclWork*)"
+                     : "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)";
+      break;
+  }
+  return n;
+}
+std::string_view send_receive_name(bool old) {
+  return old ? "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
+             : "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)";
+}
+
 Event collective(const CommContext& c, HostThread& t, Communicator& group, Collective kind, std::int64_t elements,
                  Dtype dtype) {
   Recorder& rec = c.rec;
-  const CollectiveNames names = names_of(kind, dtype);
+  const CollectiveNames names = names_of(kind, dtype, c.old_nccl);
   const std::string dims = fmt::format("[[{}]]", elements);
-  const std::string_view types = dtype == Dtype::bf16 ? "[\"c10::BFloat16\"]" : "[\"float\"]";
+  const std::string_view types = dtype == Dtype::bf16  ? "[\"c10::BFloat16\"]"
+                                 : dtype == Dtype::f32 ? "[\"float\"]"
+                                                       : "[\"long int\"]";
   const OpId op = rec.open(t, OpKind::cpu_op, names.op, kOpLead);
   rec.set_shapes(op, dims, types);
   const OpId params = rec.open(t, OpKind::cpu_op, "record_param_comms", 5'200);
-  CommRow row{names.collective, elements, dtype == Dtype::bf16 ? "BFloat16" : "Float", ++group.calls};
+  CommRow row{names.collective, elements,
+              dtype == Dtype::bf16  ? "BFloat16"
+              : dtype == Dtype::f32 ? "Float"
+                                    : "Long",
+              ++group.calls};
   if (kind == Collective::reduce_scatter) row.out_share = group.size();
   if (kind == Collective::all_gather) row.in_share = group.size();
   const std::uint32_t comm = add_comm(rec, &group, row);
@@ -91,8 +131,9 @@ Event collective(const CommContext& c, HostThread& t, Communicator& group, Colle
   task.meets = true;
   task.key = {group.id, group.calls};
   // half of what an all-reduce sends
-  const std::int64_t bytes = elements * size_of(dtype) / (kind == Collective::all_reduce ? 1 : 2);
-  task.duration = vary_transfer(c, task.key, all_reduce_time(c.gpu, bytes, group.size(), group.one_node));
+  const bool reduces = kind == Collective::all_reduce || kind == Collective::barrier;
+  const std::int64_t bytes = elements * size_of(dtype) / (reduces ? 1 : 2);
+  task.duration = vary_transfer(c, task.key, all_reduce_time(c.gpu, bytes, group.size(), group.one_node, group.rails));
   task.blocks = static_cast<std::uint32_t>(std::clamp<std::int64_t>(elements / 65'536, 1, 24));
   task.threads = 544;
   task.registers = 96;
@@ -111,6 +152,10 @@ void wait_for_result(const CommContext& c, HostThread& t, const Event& done) {
   c.rec.set_comm(op, add_comm(c.rec, nullptr, {"wait", 0, "Byte", -1, -1, -1}));
   c.rec.wait(t, c.compute, done);
   c.rec.close(t, kOpTail);
+}
+
+bool on_one_node(const CommContext& c, const Communicator& group, const Exchange& x) {
+  return c.own_node < 0 ? group.one_node : x.peer / c.gpus_per_node == c.own_node;
 }
 
 Event send_receive(const CommContext& c, HostThread& t, Communicator& group, const Exchange& x) {
@@ -137,10 +182,11 @@ Event send_receive(const CommContext& c, HostThread& t, Communicator& group, con
   rec.wait(t, group.stream, rec.record(t, c.compute));
   rec.open(t, OpKind::user_annotation, "nccl:coalesced", 1'100);
   TaskSpec task;
-  task.name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)";
+  task.name = send_receive_name(c.old_nccl);
   task.meets = true;
   task.key = x.key;
-  task.duration = vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), group.one_node));
+  task.duration =
+      vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), on_one_node(c, group, x)));
   task.blocks = 4;
   task.threads = 544;
   task.registers = 96;
@@ -166,10 +212,11 @@ Event send_or_receive(const CommContext& c, HostThread& t, Communicator& group, 
   rec.wait(t, group.stream, rec.record(t, c.compute));
   rec.open(t, OpKind::user_annotation, x.send ? "nccl:send" : "nccl:recv", 1'100);
   TaskSpec task;
-  task.name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)";
+  task.name = send_receive_name(c.old_nccl);
   task.meets = true;
   task.key = x.key;
-  task.duration = vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), group.one_node));
+  task.duration =
+      vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), on_one_node(c, group, x)));
   task.blocks = 4;
   task.threads = 544;
   task.registers = 96;

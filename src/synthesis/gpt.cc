@@ -43,6 +43,8 @@ struct TapeEntry {
   std::int64_t bias = 0;            // ... a bias of so many that it leaves the gradient of
 };
 
+bool uses_world(const SyntheticJob& job) { return job.distributed_optimizer || job.step_barrier; }
+
 // Closes what was opened.
 class Scope {
  public:
@@ -74,6 +76,7 @@ class GptRank {
   void backward(std::int64_t chunk, bool last);
   void optimizer();
   void exchange(bool with_next, bool send, bool receive);
+  void exchange_apart(bool with_next, bool send, bool receive);
   void interleaved();
   struct Place {
     std::int64_t micro_batch, chunk;
@@ -86,6 +89,7 @@ class GptRank {
   void again(std::int64_t l);
   void embedding();
   void loss();
+  void read_loss();
   void layer_norm(std::int64_t bucket = 0);
   void linear(std::string_view module_name, std::int64_t n, std::int64_t k, bool by_column);
   void self_attention();
@@ -159,7 +163,8 @@ class GptRank {
   std::uint32_t compute_ = 0;
   Communicator tensor_, pipeline_, data_, model_, world_, table_;
   CommContext comm_;
-  std::int64_t exchanges_[2] = {0, 0};  // with the previous and the next stage
+  std::int64_t exchanges_[2] = {0, 0};                     // with the previous and the next stage
+  std::int64_t exchanges_apart_[2][2] = {{0, 0}, {0, 0}};  // the same, of gradients and of activations
   std::int64_t sequence_ = 9'000;
   // By chunk: of micro-batches whose backward pass is to come, oldest first.
   std::vector<std::vector<std::vector<TapeEntry>>> tapes_;
@@ -187,7 +192,11 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
       kv_(job.kv_heads > 0 ? job.kv_heads * head_dim_ : attn_),
       split_(job.sequence_parallel && job.tp > 1),
       rows_(split_ ? tokens_ / job.tp : tokens_),
-      comm_{rec, gpu, 0, job.nccl_internal, job.seed, static_cast<std::int64_t>(25'000 * job.noise)} {
+      comm_{rec,         gpu,
+            0,           job.nccl_internal,
+            job.seed,    static_cast<std::int64_t>(1e6 * job.transfer_sigma * job.noise),
+            job.old_nccl} {
+  if (job.rails) comm_.own_node = rank / job.gpus_per_node, comm_.gpus_per_node = job.gpus_per_node;
   const std::int64_t pid = 4'000 + rank;
   main_ = rec.add_thread(pid, fmt::format("thread {} (python3)", pid));
   autograd_ = rec.add_thread(pid + 620, fmt::format("thread {} (pt_autograd_0)", pid + 620));
@@ -196,25 +205,28 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
   for (const ProcessGroup& g : groups) {
     ++id;
     if (std::find(g.ranks.begin(), g.ranks.end(), static_cast<std::int32_t>(rank)) == g.ranks.end()) continue;
-    rec.trace().groups.push_back(g);
+    if (!job.legacy) rec.trace().groups.push_back(g);
     Communicator* c = g.desc == "TENSOR_MODEL_PARALLEL_GROUP"               ? &tensor_
                       : g.desc == "PIPELINE_MODEL_PARALLEL_GROUP"           ? &pipeline_
                       : g.desc == "DATA_PARALLEL_GROUP"                     ? &data_
                       : g.desc == "MODEL_PARALLEL_GROUP"                    ? &model_
                       : g.desc == "EMBEDDING_GROUP"                         ? &table_
-                      : job.distributed_optimizer && g.desc == "default_pg" ? &world_
+                      : uses_world(job) && g.desc == "default_pg" ? &world_
                                                                             : nullptr;
     if (c == nullptr) continue;
     c->info = g;
     c->id = id;
     for (const std::int32_t r : g.ranks) c->one_node = c->one_node && r / job.gpus_per_node == rank / job.gpus_per_node;
+    if (job.rails)
+      c->rails = std::count_if(g.ranks.begin(), g.ranks.end(),
+                               [&](std::int32_t r) { return r / job.gpus_per_node == rank / job.gpus_per_node; });
     if (c->size() == 1) continue;  // nothing is ever launched on it
     c->stream = rec.add_stream(number);
     c->internal = rec.add_stream(number + 1);
     rec.mark_internal(c->internal);
     number += 4;
   }
-  if (job_.chunks == 1 || job_.pp == 1) return;
+  if ((job_.chunks == 1 && job_.p2p_batched) || job_.pp == 1) return;
   for (int i = 0; i < 2; ++i) {
     Communicator peer = pipeline_;
     if (i == 1 && job_.pp == 2) peer.info = groups.front();
@@ -245,6 +257,7 @@ Scope GptRank::op(HostThread& t, std::string_view name, Ns lead, Ns tail) {
 }
 
 Scope GptRank::annotation(std::string_view name, Ns lead) {
+  if (!job_.annotations && !name.starts_with("ProfilerStep")) return {};
   rec_.open(main_, OpKind::user_annotation, name, lead);
   return {rec_, main_, 1'500};
 }
@@ -587,12 +600,30 @@ void GptRank::loss() {
       kernel("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<float, "
              "at::native::sum_functor<float, float, float> >, unsigned int, float, 4> >()",
              streaming(gpu_, 4 * tokens_ * n), 512));
-  if (job_.tp > 1) wait_for_result(comm_, *thread_, all_reduce(comm_, *thread_, tensor_, tokens_, Dtype::f32));
+  for (int i = 0; i < job_.loss_sums && job_.tp > 1; ++i)
+    wait_for_result(comm_, *thread_, all_reduce(comm_, *thread_, tensor_, tokens_, Dtype::f32));
   rec_.kernel_op(
       *thread_, "aten::log", compute_,
       kernel("void at::native::vectorized_elementwise_kernel<4, at::native::log_kernel_cuda(at::TensorIteratorBase&)"
              "::{lambda()#1}, at::detail::Array<char*, 2> >(int)",
              streaming(gpu_, 8 * tokens_), 128));
+}
+
+// loss.isnan(), asked by the host.
+void GptRank::read_loss() {
+  rec_.kernel_op(main_, "aten::isnan", compute_,
+                 kernel("void at::native::vectorized_elementwise_kernel<4, at::native::CompareNEFunctor<float>, "
+                        "at::detail::Array<char*, 3> >(int)",
+                        streaming(gpu_, 8), 128));
+  const Scope item = op(main_, "aten::is_nonzero");
+  const Scope scalar = op(main_, "aten::_local_scalar_dense");
+  TaskSpec t;
+  t.kind = OpKind::memcpy;
+  t.name = job_.item_pageable ? "Memcpy DtoH (Device -> Pageable)" : "Memcpy DtoH (Device -> Pinned)";
+  t.bytes = 1;
+  t.duration = 1'300;
+  rec_.launch(main_, compute_, t, "cudaMemcpyAsync", job_.item_pageable);
+  rec_.synchronize_stream(main_, compute_);
 }
 
 // Forward work without an autograd graph: one node of it stands for all.
@@ -610,11 +641,17 @@ void GptRank::forward(std::int64_t chunk) {
   chunk_ = chunk;
   tapes_[static_cast<std::size_t>(chunk)].emplace_back();
   modules_ = 0;
+  if (job_.broadcast_batch && job_.tp > 1 &&
+      ((first_stage() && chunk == 0) || (last_stage() && chunk == job_.chunks - 1)))
+    wait_for_result(comm_, main_, collective(comm_, main_, tensor_, Collective::broadcast, 2 * tokens_, Dtype::i64));
   if (first_stage() && chunk == 0) embedding();
   const std::int64_t per_part = job_.layers / job_.pp / job_.chunks;
   for (std::int64_t l = 0; l < per_part; ++l)
     job_.recompute == SyntheticJob::Recompute::full ? checkpoint(l) : layer(l);
-  if (last_stage() && chunk == job_.chunks - 1) loss();
+  if (last_stage() && chunk == job_.chunks - 1) {
+    loss();
+    if (job_.nan_check) read_loss();
+  }
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
@@ -821,6 +858,14 @@ void GptRank::close_bucket(std::int64_t parameters) {
 }
 
 Event GptRank::reduce_gradients(HostThread& t, std::int64_t elements) {
+  if (job_.scale_gradients) {
+    const OpId scale = rec_.kernel_op(
+        t, "aten::mul_", compute_,
+        kernel("void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float, "
+               "at::native::binary_internal::MulFunctor<float> >, at::detail::Array<char*, 2> >(int)",
+               streaming(gpu_, 8 * elements), 128));
+    rec_.set_shapes(scale, fmt::format("[[{}], []]", elements), "[\"float\", \"double\"]");
+  }
   const auto kind = job_.distributed_optimizer ? Collective::reduce_scatter : Collective::all_reduce;
   return collective(comm_, t, data_, kind, elements, Dtype::f32);
 }
@@ -843,6 +888,7 @@ void GptRank::backward(std::int64_t chunk, bool last) {
 
 void GptRank::exchange(bool with_next, bool send, bool receive) {
   if (with_next ? last_stage() : first_stage()) return;
+  if (!job_.p2p_batched) return exchange_apart(with_next, send, receive);
   const std::int64_t across = job_.tp * job_.dp;
   Exchange x;
   x.peer = with_next ? rank_ + across : rank_ - across;
@@ -852,6 +898,30 @@ void GptRank::exchange(bool with_next, bool send, bool receive) {
   x.key = {1'000'000 + std::min(rank_, x.peer), ++exchanges_[with_next ? 1 : 0]};
   wait_for_result(comm_, main_, send_receive(comm_, main_, pipeline_, x));
   if (job_.p2p_sync) rec_.synchronize_device(main_);
+}
+
+// Each as a kernel of its own, in Megatron-LM's order: of two neighbours one sends while the other receives.
+void GptRank::exchange_apart(bool with_next, bool send, bool receive) {
+  const std::int64_t across = job_.tp * job_.dp;
+  std::vector<Event> done;
+  const auto one = [&](bool sends) {
+    Exchange x;
+    x.peer = with_next ? rank_ + across : rank_ - across;
+    x.send = sends;
+    x.receive = !sends;
+    x.elements = tokens_ * job_.hidden;
+    // of two stages one direction uses the default group, else the streams are the peers'
+    const bool second = job_.pp == 2 ? sends != (stage_ % 2 == 0) : !with_next;
+    const bool forward = sends == with_next;
+    x.key = {3'000'000 + 2 * std::min(rank_, x.peer) + (forward ? 1 : 0),
+             ++exchanges_apart_[with_next ? 1 : 0][forward ? 1 : 0]};
+    done.push_back(send_or_receive(comm_, main_, peers_[second ? 1 : 0], x));
+  };
+  const bool send_first = stage_ % 2 == 0;
+  if (send && send_first) one(true);
+  if (receive) one(false);
+  if (send && !send_first) one(true);
+  for (const Event& e : done) wait_for_result(comm_, main_, e);
 }
 
 // Several chunks: the input or output of a pass of this rank, from or to the part of the model beside it. Nothing at
@@ -1005,6 +1075,8 @@ void GptRank::step(std::int64_t number) {
     t.kind = OpKind::memset;
     t.name = "Memset (Device)";
     t.bytes = 4 * (job_.fused_pointwise ? job_.layers / job_.pp * layer_parameters() : stage_parameters());
+    if (job_.clear_all && job_.fused_pointwise)
+      t.bytes += 4 * ((first_stage() ? 1 : 0) + (last_stage() ? 1 : 0)) * job_.vocab * job_.hidden / job_.tp;
     t.duration = streaming(gpu_, t.bytes).duration;
     rec_.launch(main_, compute_, t, "cudaMemsetAsync");
   }
@@ -1021,6 +1093,11 @@ void GptRank::step(std::int64_t number) {
   }
   optimizer();
   buckets_.clear();
+  if (job_.step_barrier) {
+    if (world_.size() > 1)
+      wait_for_result(comm_, main_, collective(comm_, main_, world_, Collective::barrier, 1, Dtype::f32));
+    rec_.synchronize_stream(main_, compute_);
+  }
   if (job_.step_sync) rec_.synchronize_device(main_);
 }
 

@@ -57,8 +57,9 @@ inline Cost streaming(const Gpu& g, std::int64_t bytes) {
 }
 
 // Ring all-reduce of `bytes` over n ranks; a point-to-point transfer is one hop of it.
-inline Ns all_reduce_time(const Gpu& g, std::int64_t bytes, std::int64_t n, bool one_node) {
-  const std::int64_t rate = (one_node ? g.link_per_us : g.network_per_us) / 100 * kLinkPct;
+inline Ns all_reduce_time(const Gpu& g, std::int64_t bytes, std::int64_t n, bool one_node, std::int64_t rails = 1) {
+  const std::int64_t between = std::min(g.link_per_us, rails * g.network_per_us);
+  const std::int64_t rate = (one_node ? g.link_per_us : between) / 100 * kLinkPct;
   const Ns latency = (one_node ? 3'000 : 9'000) + (n - 1) * (one_node ? 1'500 : 4'000);
   return latency + 2 * (n - 1) * bytes / n * 1'000 / rate;
 }

@@ -25,9 +25,9 @@ Recorder::Recorder(const SyntheticJob& job, std::int64_t rank, GraphDraft& draft
   host_noise_.key = mix(key + 1);
   lag_noise_.key = mix(key + 2);
   kernel_noise_.key = mix(key + 3);
-  host_sigma_ = ppm(0.10 * job.noise);
+  host_sigma_ = ppm(job.host_sigma * job.noise);
   lag_sigma_ = ppm(0.04 * job.noise);
-  kernel_sigma_ = ppm(0.012 * job.noise);
+  kernel_sigma_ = ppm(job.kernel_sigma * job.noise);
   host_ppm_ = ppm(job.host_factor);
   correlation_ = 20'000 + static_cast<std::int64_t>(key % 977);
 }
@@ -125,7 +125,10 @@ void Recorder::wake(const HostThread& from, HostThread& to, Ns nominal) {
 OpId Recorder::begin_call(HostThread& t, OpKind kind, std::string_view name) {
   const OpId op = add_op(kind, name, t.lane);
   trace_.ops.corr[raw(op)] = ++correlation_;
-  if (!t.open.empty()) trace_.ops.ext[raw(op)] = t.open.back().ext;
+  if (job_.legacy)
+    trace_.ops.ext[raw(op)] = correlation_;
+  else if (!t.open.empty())
+    trace_.ops.ext[raw(op)] = t.open.back().ext;
   boundary(t, op, true, kCallGap);
   return op;
 }
@@ -186,7 +189,8 @@ TaskRef Recorder::enqueue(HostThread& t, std::uint32_t stream, const TaskSpec& t
     trace_.ops.extra[raw(op)] = static_cast<std::uint32_t>(trace_.copy_args.size());
     trace_.copy_args.bytes.push_back(task.bytes);
   }
-  if (!t.open.empty() && t.open.back().annotation != kNoOp) mirror(t.open.back().annotation, stream, op);
+  if (!job_.legacy && !t.open.empty() && t.open.back().annotation != kNoOp)
+    mirror(t.open.back().annotation, stream, op);
   const TaskRef ref{first, last, correlation, stream, static_cast<std::uint32_t>(s.tasks.size())};
   s.tasks.push_back(ref);
   return ref;

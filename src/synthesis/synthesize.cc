@@ -66,6 +66,11 @@ Status check_job(const SyntheticJob& j) {
   for (const double f : {j.host_factor, j.kernel_factor, j.gemm_factor, j.transfer_factor, j.straggler_factor})
     if (!(f >= 0.001 && f <= 1'000)) return fail(fmt::format("a factor is {}", f), "synthetic job", "0.001 to 1000");
   if (!(j.noise >= 0 && j.noise <= 2)) return fail(fmt::format("noise is {}", j.noise), "synthetic job", "0 to 2");
+  for (const double sigma : {j.host_sigma, j.kernel_sigma, j.transfer_sigma})
+    if (!(sigma >= 0 && sigma <= 0.5))
+      return fail(fmt::format("a standard deviation is {}", sigma), "synthetic job", "0 to 0.5");
+  if (j.bucket_parameters < 0)
+    return fail(fmt::format("bucket_parameters is {}", j.bucket_parameters), "synthetic job");
   if (find_gpu(j.gpu) == nullptr) return fail("unknown GPU " + j.gpu, "synthetic job", "H100 or A100");
   return {};
 }

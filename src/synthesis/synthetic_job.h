@@ -30,13 +30,16 @@ struct SyntheticJob {
   // receives beside the passes.
   std::int64_t tp = 2, pp = 2, dp = 2, num_microbatches = 4, chunks = 1, gpus_per_node = 8;
   bool overlap_gradients = true;       // reduced while the backward pass goes on; else after it, on the main thread
-  std::int64_t bucket_parameters = 0;  // at which gradients are reduced; 0 = those of each layer and table
   bool distributed_optimizer = false;  // gradients reduce-scattered, parameters gathered after the update
+  std::int64_t bucket_parameters = 0;  // gradients are reduced once so many are complete; 0 = one bucket a layer
+  bool p2p_batched = true;    // 1F1B: a send and a receive as one kernel; else each as its own (then no p2p_sync)
+  bool step_barrier = false;  // all ranks meet at the end of a step, the host waits for it
   // The run.
   std::int64_t steps = 2, first_step = 4;
   std::uint64_t seed = 1;
-  std::string gpu = "H100";  // H100 or A100
-  double noise = 1;          // scales every standard deviation; 0 = none
+  std::string gpu = "H100";                                                // H100 or A100
+  double noise = 1;                                                        // scales every standard deviation; 0 = none
+  double host_sigma = 0.10, kernel_sigma = 0.012, transfer_sigma = 0.025;  // standard deviations, of 1
   // What is changed against the nominal job: factors of times.
   double host_factor = 1;       // all host work
   double kernel_factor = 1;     // all kernels that compute, copies and memsets
@@ -46,17 +49,28 @@ struct SyntheticJob {
   double straggler_factor = 1.2;
   // How the framework waits.
   bool item_pageable =
-      false;              // gradient norm .item(): the copy call itself blocks; else copy, then cudaStreamSynchronize
-  bool step_sync = true;  // cudaDeviceSynchronize at the end of a step
-  bool p2p_sync = false;  // cudaDeviceSynchronize after each batch of sends and receives
+      false;               // gradient norm .item(): the copy call itself blocks; else copy, then cudaStreamSynchronize
+  bool step_sync = true;   // cudaDeviceSynchronize at the end of a step
+  bool p2p_sync = false;   // cudaDeviceSynchronize after each batch of sends and receives
+  bool nan_check = false;  // the host reads every micro-batch's loss
+  // What Megatron-LM does beside the passes.
+  bool broadcast_batch = false;  // under tensor parallelism one rank loads a micro-batch and sends it to the others
+  bool clear_all = false;        // the gradients of embedding and head are cleared too, with those of the layers
+  bool rails = false;  // between servers: a collective has the links of all its members there, a pair of stages its own
+  bool scale_gradients = false;      // a kernel for each bucket before it is reduced
+  int loss_sums = 1;                 // over the split vocabulary
   std::int64_t queue_depth = 1'024;  // tasks of a stream that fit before a launch call blocks
   // What the profiler was told to record.
   bool cuda_sync = false;     // cuda_sync events, with streams and event ids
   bool modules = true;        // nn.Module and python frames
   bool shapes = true;         // input shapes and types
   bool nccl_internal = true;  // NCCL's own record and wait calls around its launches
-  Ns clock_step = 0;          // the clock of node n is n * clock_step ahead
-  Ns clock_grain = 1;         // recorded times are multiples of it
+  bool annotations = true;    // of passes and the optimizer; steps always
+  bool old_nccl = false;      // names of kernels before NCCL 2.20
+  bool legacy =
+      false;          // PyTorch 1.x: External ids of calls and tasks are correlation ids, no groups, no GPU annotations
+  Ns clock_step = 0;  // the clock of node n is n * clock_step ahead
+  Ns clock_grain = 1;  // recorded times are multiples of it
 };
 
 // cudaStreamWaitEvent: `to_task` may not start before `from_tasks` have ended. All are correlation ids of one rank.

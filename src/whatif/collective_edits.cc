@@ -445,7 +445,8 @@ class Editor : public ProgramEditor {
     for (std::uint32_t r = 0; r < p.pieces.size(); ++r) {
       Block block;
       block.items.push_back({host_item(sample.launch.front(), thread(0), kNone), {}});
-      block.items.back().item.took = kSendWork * 3 / 2;
+      // beside the passes each is launched by itself, with no others to be collected first
+      block.items.back().item.took = now.overlap && now.chunks > 1 ? 0 : kSendWork * 3 / 2;
       launch_made(block, made, thread(0));
       wait_for(block, p.made[made].lane, thread(0));
       if (options.exchange_sync) {

@@ -238,6 +238,57 @@ void count_parameters(const Program& program, const GraphBuild& build, JobModel&
                              " a rank, from the gradients that replicas reduce");
 }
 
+// Layers launch the same kernels in the same order, so what most of them compute at one place all do. Coarse times let
+// a launch seem to lie in the operator before or behind its own, now and then; then this kernel alone is taken wrong.
+void align_layers(const TraceSet& traces, const ExecGraph& g, JobModel& job) {
+  struct Place {
+    std::map<std::uint32_t, std::uint32_t> votes;  // row of samples -> layers
+    std::uint32_t layers = 0;
+  };
+  std::map<std::vector<std::uint32_t>, std::vector<Place>> alike;  // kernels of a layer -> by their order
+  std::unordered_map<std::string_view, std::uint32_t> names;
+  std::vector<std::vector<std::uint32_t>> known(traces.ranks.size());  // by trace and name: row of names
+  std::vector<std::uint32_t> key, nodes;
+  const auto list = [&](std::uint32_t r, std::uint32_t k) {
+    const Piece& piece = job.program.anatomy.ranks[r].pieces[k];
+    key.assign(1, static_cast<std::uint32_t>(piece.kind));
+    nodes.clear();
+    const std::uint32_t trace = g.ranks[r].trace;
+    const RankTrace& t = traces.ranks[trace];
+    if (known[trace].empty()) known[trace].assign(t.strings.size(), kNone);
+    const PieceItems& items = job.program.pieces[r][k];
+    for (std::uint32_t i = items.first; i < items.first + items.count; ++i) {
+      const std::uint32_t n = job.program.items[i].node;
+      if (g.kind[n] != NodeKind::kernel) continue;
+      std::uint32_t& name = known[trace][raw(t.ops.name[raw(g.source[n])])];
+      if (name == kNone)
+        name = names.try_emplace(t.name_of(g.source[n]), static_cast<std::uint32_t>(names.size())).first->second;
+      key.push_back(name);
+      nodes.push_back(n);
+    }
+  };
+  const auto each_layer = [&](const auto& f) {
+    for (std::uint32_t r = 0; r < job.program.pieces.size(); ++r)
+      for (std::uint32_t k = 0; k < job.program.pieces[r].size(); ++k) {
+        const PieceKind kind = job.program.anatomy.ranks[r].pieces[k].kind;
+        if (kind != PieceKind::forward_layer && kind != PieceKind::backward_layer) continue;
+        list(r, k);
+        f();
+      }
+  };
+  each_layer([&] {
+    std::vector<Place>& places = alike[key];
+    places.resize(nodes.size());
+    for (std::size_t i = 0; i < nodes.size(); ++i) ++places[i].votes[job.sample_of[nodes[i]]], ++places[i].layers;
+  });
+  each_layer([&] {
+    const std::vector<Place>& places = alike.at(key);
+    for (std::size_t i = 0; i < nodes.size(); ++i)
+      for (const auto& [sample, votes] : places[i].votes)
+        if (sample != kNone && 10 * votes > 9 * places[i].layers) job.sample_of[nodes[i]] = sample;
+  });
+}
+
 }  // namespace
 
 Status check_dimensions(const JobModel& job, const JobShape& next) {
@@ -364,6 +415,7 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   auto program = learn_program(traces, build, layout, &packs);
   if (!program) return tl::unexpected(program.error());
   job.program = std::move(*program);
+  align_layers(traces, g, job);
   if (Status s = check_sharding(build, layout, job.program); !s) return tl::unexpected(s.error());
   if (!recognise_schedule(job.program.anatomy, build, given, job.base))
     return tl::unexpected(no_schedule(job.program.anatomy, build, layout, given));

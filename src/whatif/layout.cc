@@ -144,7 +144,8 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
   for (const RankTrace& t : traces.ranks) devices = std::max(devices, t.devices.size());
   std::size_t together = 0;
   for (const HostClock& h : c.clocks) together = std::max(together, h.ranks.size());
-  if (devices > 1) {
+  // A server of no more GPUs than the job has may be one of which the others were not visible to it.
+  if (devices > 1 && (devices >= 8 || static_cast<std::int64_t>(devices) < l.world)) {
     l.gpus_per_node = static_cast<std::int64_t>(devices);
   } else {
     l.gpus_per_node = std::max<std::int64_t>(8, static_cast<std::int64_t>(together));

@@ -383,9 +383,28 @@ void ProgramEditor::each_collective(const std::function<void(std::uint32_t, std:
     }
 }
 
+// The kernel that scales gradients right before they are reduced goes with their reduction.
+void ProgramEditor::remove_scaling(std::uint32_t r, std::uint32_t piece, std::uint32_t at) {
+  const CommOp op = op_of(item_at(r, piece, at));
+  if ((op != CommOp::all_reduce && op != CommOp::reduce_scatter) || bytes_of(item_at(r, piece, at)) <= 64) return;
+  for (std::uint32_t i = at; i-- > 0;) {
+    const Item& x = item_at(r, piece, i);
+    if (is_host(x) || x.marks) continue;
+    if (x.made != kNone || communicates(x) || x.transfer || job.parameter[x.node] == 0 ||
+        name(x.node).find("elementwise") == std::string_view::npos)
+      return;
+    PieceEdit& e = edit(r, piece);
+    if (e.removed.empty()) e.removed.assign(p.pieces[r][piece].count, 0);
+    e.removed[i] = 1;
+    return;
+  }
+}
+
 void ProgramEditor::drop(GroupRole role) {
   each_collective([&](std::uint32_t r, std::uint32_t k, std::uint32_t i) {
-    if (role_of(item_at(r, k, i)) == role && p.anatomy.ranks[r].pieces[k].kind != PieceKind::bucket) remove(r, k, i);
+    if (role_of(item_at(r, k, i)) != role || p.anatomy.ranks[r].pieces[k].kind == PieceKind::bucket) return;
+    if (role == GroupRole::data) remove_scaling(r, k, i);
+    remove(r, k, i);
   });
 }
 

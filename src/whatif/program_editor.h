@@ -79,6 +79,7 @@ class ProgramEditor {
   void put(std::uint32_t r, std::uint32_t piece, std::uint32_t before, std::uint32_t made, std::uint32_t host);
   void remove(std::uint32_t r, std::uint32_t piece, std::uint32_t at);
   void each_collective(const std::function<void(std::uint32_t, std::uint32_t, std::uint32_t)>& f);
+  void remove_scaling(std::uint32_t r, std::uint32_t piece, std::uint32_t at);
   void drop(GroupRole role);
   void replace(std::uint32_t r, std::uint32_t piece, std::uint32_t i, CommOp op, GroupRole role);
 

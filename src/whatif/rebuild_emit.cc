@@ -89,15 +89,12 @@ void Rebuilder::start(NewRank& rank, Cursor& at, const Use& use) {
   at.from = 0;
   at.to = items.count;
   at.flush_before = kNone;
-  if (use.tail || use.head) {
-    std::uint32_t first = items.count, last = 0;
-    for (std::uint32_t i = 0; i < items.count; ++i) {
-      if (g.kind[program.items[items.first + i].node] == NodeKind::host) continue;
-      first = std::min(first, i);
-      last = i + 1;
-    }
+  at.idle_from = at.idle_to = 0;
+  if (use.tail || use.head || use.without_tasks) {
+    const auto [first, last] = span_of_tasks(items);
     if (use.tail) at.from = last;
     if (use.head) at.to = first;
+    if (use.without_tasks) at.idle_from = first, at.idle_to = last;
   }
   at.carries.clear();
   const PieceKind kind = program.anatomy.ranks[use.rank].pieces[use.piece].kind;
@@ -112,6 +109,32 @@ void Rebuilder::start(NewRank& rank, Cursor& at, const Use& use) {
     }
   }
   at.transfer_of.clear();
+}
+
+std::pair<std::uint32_t, std::uint32_t> Rebuilder::span_of_tasks(const PieceItems& items) const {
+  std::uint32_t first = items.count, last = 0, thread = kNone;
+  for (std::uint32_t i = 0; i < items.count; ++i) {
+    const Item& item = program.items[items.first + i];
+    if (g.kind[item.node] == NodeKind::host) continue;
+    first = std::min(first, i);
+    last = i + 1;
+    for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges && thread == kNone; ++e)
+      if (program.edges[e].kind == EdgeKind::launch && program.edges[e].inside)
+        thread = program.items[items.first + program.edges[e].ref].lane;
+  }
+  if (thread == kNone) return {first, last};
+  std::vector<std::int32_t> depth(items.count + 1, 0);  // of the thread's open operators, before each item
+  for (std::uint32_t i = 0; i < items.count; ++i) {
+    const Item& item = program.items[items.first + i];
+    const bool own = item.lane == thread && !item.marks && g.kind[item.node] == NodeKind::host;
+    depth[i + 1] = depth[i] + (own ? (g.at_begin[item.node] != 0 ? 1 : -1) : 0);
+  }
+  std::uint32_t from = first, to = last;
+  for (std::uint32_t i = first + 1; i-- > 0;)
+    if (depth[i] < depth[from]) from = i;
+  for (std::uint32_t i = last; i <= items.count; ++i)
+    if (depth[i] < depth[to]) to = i;
+  return {from, to};
 }
 
 void Rebuilder::assign_transfers(NewRank& rank, Cursor& at, const PieceItems& items) {
@@ -136,6 +159,7 @@ void Rebuilder::assign_transfers(NewRank& rank, Cursor& at, const PieceItems& it
       }
     at.carries[kernels[best]].push_back(k);
   }
+  if (!schedule.overlap && now.layout.pp != old.layout.pp) order_between_stages(rank, slot, at, items);
   if (schedule.overlap && !in_order_of_streams(slot, at)) {
     for (auto& carries : at.carries) carries.clear();
     std::size_t next = 0;
@@ -144,6 +168,21 @@ void Rebuilder::assign_transfers(NewRank& rank, Cursor& at, const PieceItems& it
       if (next + 1 < kernels.size()) ++next;
     }
   }
+}
+
+void Rebuilder::order_between_stages(const NewRank& rank, const Slot& slot, Cursor& at, const PieceItems& items) const {
+  std::vector<std::uint32_t> single;  // items that carry one transfer
+  for (std::uint32_t i = 0; i < at.carries.size(); ++i)
+    if (at.carries[i].size() == 1) single.push_back(i);
+  for (std::size_t x = 0; x < single.size(); ++x)
+    for (std::size_t y = x + 1; y < single.size(); ++y) {
+      auto &first = at.carries[single[x]], &second = at.carries[single[y]];
+      const Transfer &a = slot.transfers[first.front()], &b = slot.transfers[second.front()];
+      const bool one_stream =
+          program.items[items.first + single[x]].lane == program.items[items.first + single[y]].lane;
+      if (one_stream && a.peer_stage == b.peer_stage && a.send != b.send && a.send == (rank.stage % 2 != 0))
+        std::swap(first, second);
+    }
 }
 
 bool Rebuilder::in_order_of_streams(const Slot& slot, const Cursor& at) const {
@@ -203,14 +242,15 @@ void Rebuilder::pass_waits_on(NewRank& rank, const Cursor& at, const Item& item)
   for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
     const ItemEdge& edge = program.edges[e];
     if (edge.kind != EdgeKind::event) continue;
-    std::uint32_t from = kNone;
-    const auto& order = rank.order[edge.ref];
-    if (edge.inside)
-      from = at.refs[edge.ref];
-    else if (edge.back < order.size())
-      from = order[order.size() - 1 - edge.back];
+    const std::uint32_t from = source_of(rank, at, edge);
     if (from != kNone) rank.waits[item.lane].push_back({from, edge.kind, edge.lag});
   }
+}
+
+std::uint32_t Rebuilder::source_of(const NewRank& rank, const Cursor& at, const ItemEdge& edge) {
+  if (edge.inside) return at.refs[edge.ref];
+  const auto& order = rank.order[edge.ref];
+  return edge.back < order.size() ? order[order.size() - 1 - edge.back] : kNone;
 }
 
 bool Rebuilder::insert_bucket(NewRank& rank, double parameters) {
@@ -244,11 +284,7 @@ double Rebuilder::rank_parameters(const JobShape& shape, std::int64_t stage, std
 }
 
 double Rebuilder::parameter_factor(const NewRank& rank, std::uint32_t base_rank) const {
-  std::int64_t stage = 0;
-  for (const Column& column : columns)
-    for (std::size_t s = 0; s < column.rank.size(); ++s)
-      if (column.rank[s] == base_rank) stage = static_cast<std::int64_t>(s);
-  const double before = rank_parameters(old, stage, old.chunks);
+  const double before = rank_parameters(old, traced_stage[base_rank], old.chunks);
   return before > 0 ? rank_parameters(now, rank.stage, now.chunks) / before : 1;
 }
 
@@ -261,8 +297,11 @@ bool Rebuilder::place(std::uint32_t r, Cursor& at, const PieceItems& items, std:
   if (item.marks) {
     for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
       const ItemEdge& edge = program.edges[e];
-      const auto& order = rank.order[edge.ref];
-      const std::uint32_t from = edge.inside ? at.refs[edge.ref] : order.empty() ? kNone : order.back();
+      std::uint32_t from = kNone;
+      if (edge.inside)
+        from = at.refs[edge.ref];
+      else if (!rank.order[edge.ref].empty())
+        from = rank.order[edge.ref].back();
       if (from != kNone) rank.waits[item.lane].push_back({from, edge.kind, edge.lag});
     }
     return true;
@@ -357,8 +396,9 @@ bool Rebuilder::place(std::uint32_t r, Cursor& at, const PieceItems& items, std:
   if (!host && made == nullptr && !rates.parameter.empty() && rates.parameter[item.node] != 0 &&
       kind != PieceKind::bucket)
     factor = parameter_factor(rank, use.rank) * shard_factor();
-  if (!host && made == nullptr && !rates.slow.empty() && !communicates) factor *= slowness(rank) / rates.slow[use.rank];
+  if (!host && made == nullptr && !rates.slow.empty() && !communicates) factor *= rank.slow / rates.slow[use.rank];
   if (factor != 1) took = std::llround(static_cast<double>(took) * factor);
+  if (host && i >= at.idle_from && i < at.idle_to) took = 0;
   // An unexplained pause before the first work of a pass is the waiting for its input: of several events that calls
   // waited for, the trace does not tell which is which.
   const Piece& piece = program.anatomy.ranks[use.rank].pieces[use.piece];
@@ -411,12 +451,7 @@ bool Rebuilder::issue(std::uint32_t r, Cursor& at, const Item& item, const std::
   for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
     const ItemEdge& edge = program.edges[e];
     if (!edge.inside && program.roles[edge.ref].kind == LaneRole::Kind::exchange) continue;
-    std::uint32_t from = kNone;
-    const auto& order = rank.order[edge.ref];
-    if (edge.inside)
-      from = at.refs[edge.ref];
-    else if (edge.back < order.size())
-      from = order[order.size() - 1 - edge.back];
+    std::uint32_t from = source_of(rank, at, edge);
     from = resolve(from);
     if (from == kNone) continue;
     if (open(from)) return block(rank, from);
@@ -442,11 +477,21 @@ bool Rebuilder::issue(std::uint32_t r, Cursor& at, const Item& item, const std::
   return true;
 }
 
+CommRow Rebuilder::made_row(const Item& item, const MadeTask& made) const {
+  CommRow row;
+  row.op = made.op;
+  row.op_name = made_name + item.made;
+  row.launched = true;
+  row.start = row.end = g.observed_start[item.node];
+  return row;
+}
+
 void Rebuilder::place_transfer(const Issued& made, std::uint32_t before) {
   NewRank& rank = ranks[made.rank];
   Communication& next = out->build.communication;
   const Item& item = *made.item;
-  const CommRow& was = c.rows[item.comm];
+  const MadeTask* fresh = invented(item);  // the traced job has no exchange
+  const CommRow was = fresh != nullptr ? made_row(item, *fresh) : c.rows[item.comm];
   edges = made.edges;
   if (before != kNone)
     edges.push_back(
@@ -454,10 +499,14 @@ void Rebuilder::place_transfer(const Issued& made, std::uint32_t before) {
   if (edges.empty()) edges.push_back({kNone, EdgeKind::root, 0});
   const std::uint32_t node = add_node(made.rank, item, 0, g.at_begin[item.node]);
   out->build.graph.lane[node] = rank.lane[made.role];
+  if (fresh != nullptr) {
+    out->build.graph.kind[node] = NodeKind::comm;
+    out->build.graph.source[node] = OpId{made_op[rank.column][item.made]};
+  }
   const Transfer& t = made.transfer;
   const std::int64_t sender = t.send ? rank.stage : t.peer_stage;
   const std::uint32_t group = group_of(rank, GroupRole::pipeline, part_group(was));
-  const double each = exchange_bytes(was);
+  const double each = fresh != nullptr ? made_elements(rank, *fresh) * fresh->bytes_each : exchange_bytes(was);
   const std::int64_t peer = rank_number(now.layout, rank.t, rank.d, t.peer_stage);
   CommRow row = was;
   row.rank = made.rank;
@@ -470,15 +519,16 @@ void Rebuilder::place_transfer(const Issued& made, std::uint32_t before) {
   row.group = group;
   next.parts.push_back({peer, row.bytes, group, t.send});
   const double was_ns = traced_exchange_ns(was);
-  const double factor = was_ns > 0 ? exchange_ns(now.layout, rank.number, peer, each) / was_ns : 1;
+  const double ns = exchange_ns(now.layout, rank.number, peer, each), factor = was_ns > 0 ? ns / was_ns : 1;
   NewRow to;
   to.rank = made.rank;
   to.row = static_cast<std::uint32_t>(next.rows.size());
-  to.base_node = was.last;
+  to.base_node = fresh != nullptr ? item.node : was.last;
   to.waits = item.waits;
   to.slot = made.slot;
   to.open = 1;
-  to.duration = std::llround(static_cast<double>(g.duration[was.last]) * factor);
+  to.duration = fresh != nullptr ? std::llround(std::max(0.0, ns))
+                                 : std::llround(static_cast<double>(g.duration[was.last]) * factor);
   row.transfer = to.duration;
   next.rows.push_back(row);
   const Key key{-1, sender, t.forward, t.chunk, t.micro_batch, rank.t, rank.d, made.use->step};
@@ -514,6 +564,7 @@ std::int64_t Rebuilder::members_of(GroupRole role) const {
 }
 
 double Rebuilder::slowness(const NewRank& rank) const {
+  if (rates.slow.empty()) return 1;
   for (std::size_t r = 0; r < g.ranks.size(); ++r)
     if (g.ranks[r].rank == rank.number) return rates.slow[r];
   return 1;
@@ -543,6 +594,7 @@ std::uint32_t Rebuilder::add_node(std::uint32_t r, const Item& item, Ns took, st
 }
 
 void Rebuilder::mark_steps(std::uint32_t r, std::uint32_t base_node, std::uint32_t node, const Use& use) {
+  if (ends_step[base_node] == 0) return;
   for (const Step& s : g.steps) {
     if (s.rank != use.rank) continue;
     if (raw(s.begin_node) == base_node) {

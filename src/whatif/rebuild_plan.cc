@@ -46,9 +46,13 @@ Status Rebuilder::prepare() {
   if (!traced) return tl::unexpected(traced.error());
   // pieces of every pass, by rank: part and micro-batch -> number of the pass
   pass_pieces.resize(g.ranks.size());
+  traced_stage.assign(g.ranks.size(), 0);
+  ends_step.assign(g.size(), 0);
+  for (const Step& s : g.steps) ends_step[raw(s.begin_node)] = ends_step[raw(s.end_node)] = 1;
   for (const Column& column : columns)
     for (std::size_t s = 0; s < column.rank.size(); ++s) {
       const std::uint32_t r = column.rank[s];
+      traced_stage[r] = static_cast<std::int64_t>(s);
       const RankAnatomy& a = program.anatomy.ranks[r];
       PassPieces& pp = pass_pieces[r];
       std::int32_t steps = 0;
@@ -169,7 +173,7 @@ void Rebuilder::learn_buckets() {
     buckets.size = program.bucket_parameters;
     return;
   }
-  double least = 1e30, least_ready = 1e30;
+  double least = 1e30, least_ready = 1e30, largest = 0;
   for (const Column& column : columns)
     for (const std::uint32_t r : column.rank) {
       const RankAnatomy& a = program.anatomy.ranks[r];
@@ -183,6 +187,7 @@ void Rebuilder::learn_buckets() {
         if (!last.contains(pass)) continue;
         const PieceItems& items = program.pieces[r][k];
         const bool bucket = a.pieces[k].kind == PieceKind::bucket;
+        if (bucket) largest = std::max(largest, bucket_parameters(r, k));
         if (bucket && k != last.at(pass)) least = std::min(least, bucket_parameters(r, k));
         for (std::uint32_t i = items.first; i < items.first + items.count; ++i) {
           const Item& item = program.items[i];
@@ -204,11 +209,11 @@ void Rebuilder::learn_buckets() {
         }
       }
     }
-  if (least > 1e29) {  // one bucket holds all
-    buckets.size = 1e30;
+  const auto usual = [](const JobLayout& l) { return std::max(40e6, 1e6 * static_cast<double>(l.dp)); };
+  if (least > 1e29) {  // one bucket holds all, as small ones do
+    buckets.size = largest > usual(old.layout) ? 1e30 : usual(now.layout);
     return;
   }
-  const auto usual = [](const JobLayout& l) { return std::max(40e6, 1e6 * static_cast<double>(l.dp)); };
   // counted parameters come with all kernels of a layer alike: they do not tell when a gradient was there
   if (old.layer_parameters > 0) least_ready = least;
   buckets.size = least >= usual(old.layout) ? usual(now.layout) : std::min(least, least_ready);
@@ -240,6 +245,57 @@ std::uint32_t Rebuilder::pass_piece(std::uint32_t rank, std::int32_t step, std::
   return it == pass_pieces[rank].pass.end() ? kNone : it->second;
 }
 
+Status Rebuilder::check_size() {
+  constexpr std::size_t kKinds = static_cast<std::size_t>(PieceKind::step_end) + 1;
+  std::array<double, kKinds> items{}, pieces{};
+  for (const Column& column : columns)
+    for (const std::uint32_t r : column.rank)
+      for (std::size_t k = 0; k < program.pieces[r].size(); ++k) {
+        const auto kind = static_cast<std::size_t>(program.anatomy.ranks[r].pieces[k].kind);
+        items[kind] += program.pieces[r][k].count;
+        ++pieces[kind];
+      }
+  const auto each = [&](PieceKind kind) {  // a use of it costs something even where it is empty
+    const auto i = static_cast<std::size_t>(kind);
+    return 1 + (pieces[i] > 0 ? items[i] / pieces[i] : 0);
+  };
+  const JobLayout& l = now.layout;
+  const auto stages = static_cast<double>(l.pp), parts = stages * now.chunks;
+  const double pass =
+      static_cast<double>(l.layers) * (each(PieceKind::forward_layer) + each(PieceKind::backward_layer)) +
+      parts * (each(PieceKind::forward_begin) + each(PieceKind::forward_end) + each(PieceKind::backward_begin) +
+               each(PieceKind::backward_end)) +
+      (l.pp > 1 ? 2 * parts * each(PieceKind::exchange) : 0);
+  const double step = static_cast<double>(l.num_microbatches) * pass +
+                      stages * (each(PieceKind::step_begin) + each(PieceKind::step_end));
+  const double nodes = step * base_steps * static_cast<double>(tensor) * static_cast<double>(replicas);
+  if (nodes <= static_cast<double>(options.max_nodes)) {
+    reserve(nodes);
+    return {};
+  }
+  return fail("the changed job is too large to be put together: some " + std::to_string(std::llround(nodes / 1e6)) +
+                  " million events, more than " + std::to_string(options.max_nodes / 1'000'000) + " million",
+              "", "fewer micro-batches, layers, traced steps or replicas");
+}
+
+void Rebuilder::reserve(double nodes) const {
+  ExecGraph& o = out->build.graph;
+  const auto n = static_cast<std::size_t>(1.02 * nodes);
+  const double each = g.size() == 0 ? 0 : static_cast<double>(g.edges()) / static_cast<double>(g.size());
+  const auto e = static_cast<std::size_t>(1.1 * nodes * each);
+  o.duration.reserve(n);
+  o.observed_start.reserve(n);
+  o.lane.reserve(n);
+  o.kind.reserve(n);
+  o.at_begin.reserve(n);
+  o.rank.reserve(n);
+  o.source.reserve(n);
+  o.first_pred.reserve(n + 1);
+  o.pred.reserve(e);
+  o.pred_kind.reserve(e);
+  o.pred_lag.reserve(e);
+}
+
 Status Rebuilder::plan() {
   const JobLayout& l = now.layout;
   const auto stages = static_cast<std::int32_t>(l.pp);
@@ -247,6 +303,9 @@ Status Rebuilder::plan() {
   if (l.layers % parts != 0)
     return fail(std::to_string(l.layers) + " layers are not divisible by " + std::to_string(stages) + " stages" +
                 (now.chunks > 1 ? " of " + std::to_string(now.chunks) + " chunks" : ""));
+  tensor = std::min<std::int64_t>(l.tp, options.max_tensor != 0 ? options.max_tensor : old.layout.tp);
+  replicas = std::min<std::int64_t>(l.dp, options.max_replicas != 0 ? options.max_replicas : old.layout.dp);
+  if (Status s = check_size(); !s) return s;
   auto made = make_schedule(now.schedule, stages, now.chunks, static_cast<std::int32_t>(l.num_microbatches),
                             overlaps(now), now.all_forward_first);
   if (!made) return tl::unexpected(made.error());
@@ -255,8 +314,6 @@ Status Rebuilder::plan() {
       std::find(program.weight.begin(), program.weight.end(), 1) == program.weight.end())
     return fail("zero-bubble needs the products that are gradients of weights, which the traces do not tell", "",
                 "record input shapes (record_shapes=True)");
-  tensor = std::min<std::int64_t>(l.tp, options.max_tensor != 0 ? options.max_tensor : old.layout.tp);
-  replicas = std::min<std::int64_t>(l.dp, options.max_replicas != 0 ? options.max_replicas : old.layout.dp);
   const std::int32_t part_layers = static_cast<std::int32_t>(l.layers) / parts;
   const std::int32_t old_parts = static_cast<std::int32_t>(old.layout.pp) * old.chunks;
   const std::int32_t old_layers = static_cast<std::int32_t>(old.layout.layers) / old_parts;
@@ -270,6 +327,7 @@ Status Rebuilder::plan() {
         NewRank rank;
         rank.t = t, rank.d = d, rank.stage = s;
         rank.number = rank_number(l, t, d, s);
+        rank.slow = slowness(rank);
         const Column& column = column_for(t, d);
         rank.column = static_cast<std::uint32_t>(&column - columns.data());
         const auto rotate = static_cast<std::int32_t>(d / old.layout.dp + t / old.layout.tp);

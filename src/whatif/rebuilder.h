@@ -55,6 +55,7 @@ struct Cursor {
   bool active = false;
   const Use* use = nullptr;
   std::uint32_t item = 0, from = 0, to = 0;
+  std::uint32_t idle_from = 0, idle_to = 0;         // items whose host work is that of tasks that are left out
   std::uint32_t flush_before = kNone;               // item before which what is left of the gradients is reduced
   std::vector<std::uint32_t> refs;                  // by item: its node, or a pending transfer
   std::vector<std::vector<std::uint32_t>> carries;  // exchanges, by item: transfers of the slot
@@ -64,6 +65,7 @@ struct Cursor {
 struct NewRank {
   std::int64_t t = 0, d = 0, stage = 0, number = 0;
   std::uint32_t column = 0, source = 0;  // of the traced job
+  double slow = 1;                       // its GPU, whatever it is given to do
   std::vector<Use> uses;
   std::vector<std::uint32_t> lane;                       // by role
   std::vector<std::vector<std::uint32_t>> order, tasks;  // by role: nodes, and of them the tasks launched
@@ -144,6 +146,10 @@ class Rebuilder {
   const Column& column_for(std::int64_t t, std::int64_t d) const;
   std::uint32_t pass_piece(std::uint32_t rank, std::int32_t step, std::int32_t chunk, std::int32_t micro_batch,
                            PieceKind kind, std::int32_t layer = -1) const;
+  // Refuses what would take all memory, before anything is laid out.
+  Status check_size();
+  // Columns that grow by doubling would need half as much again.
+  void reserve(double nodes) const;
   Status plan();
   bool last_backward(std::int32_t, const Slot& slot) const;
   // The traced exchange to make one of: of the same column, carrying the same, best of the stage that is alike; the
@@ -202,8 +208,14 @@ class Rebuilder {
   void add_wait(NewRank& rank, std::uint32_t transfer) const;
   void after_exchange(NewRank& rank);
   void start(NewRank& rank, Cursor& at, const Use& use);
+  // Items from the begin of the operators round the first task to the end of those round the last; of none the empty
+  // span at the end, or at the begin for the last.
+  std::pair<std::uint32_t, std::uint32_t> span_of_tasks(const PieceItems& items) const;
   // Which kernel of an exchange carries what.
   void assign_transfers(NewRank& rank, Cursor& at, const PieceItems& items);
+  // A send and a receive as kernels of their own on one stream: both stages must have the same order, which one that
+  // was modelled on a stage elsewhere need not have. Megatron-LM's: of two neighbours the even one sends first.
+  void order_between_stages(const NewRank& rank, const Slot& slot, Cursor& at, const PieceItems& items) const;
   // Whether transfers that share a stream are issued in the schedule's order: both peers must have the same.
   bool in_order_of_streams(const Slot& slot, const Cursor& at) const;
   // False: waits for another rank, or an inserted piece comes first.
@@ -211,6 +223,8 @@ class Rebuilder {
   bool of_half(const Use& use, std::uint32_t item) const;
   // What a gradient of weights waited for, the work behind it on its stream waited for as well.
   void pass_waits_on(NewRank& rank, const Cursor& at, const Item& item) const;
+  // What an edge of a piece leads from; kNone = nothing is there.
+  static std::uint32_t source_of(const NewRank& rank, const Cursor& at, const ItemEdge& edge);
   bool insert_bucket(NewRank& rank, double parameters);
   double part_parameters(std::int32_t part) const;
   double rank_parameters(const JobShape& shape, std::int64_t stage, std::int32_t chunks) const;
@@ -230,6 +244,8 @@ class Rebuilder {
     std::vector<NewEdge> edges;
   };
   bool issue(std::uint32_t r, Cursor& at, const Item& item, const std::vector<std::uint32_t>& carried);
+  // Of a transfer that the traced job has nothing of.
+  CommRow made_row(const Item& item, const MadeTask& made) const;
   void place_transfer(const Issued& made, std::uint32_t before);
   bool block(NewRank& rank, std::uint32_t ref);
   std::int64_t members_of(GroupRole role) const;
@@ -282,6 +298,8 @@ class Rebuilder {
   Rebuilt* out = nullptr;
   std::vector<Column> columns;
   std::vector<PassPieces> pass_pieces;
+  std::vector<std::int64_t> traced_stage;  // by rank of the traced job
+  std::vector<std::uint8_t> ends_step;     // by node of the traced job: 1 = begin or end of a step
   std::vector<ExchangePiece> exchanges;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint8_t>, std::vector<const ExchangePiece*>> fitting;
   std::map<std::uint32_t, std::uint8_t> named_mask;           // by row of the traced job

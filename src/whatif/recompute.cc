@@ -74,9 +74,13 @@ class Changer {
     launch_of.assign(operators.parent.size(), kNone);
     for (std::uint32_t n = 0; n < operators.launches.size(); ++n) launch_of[operators.launches[n].task] = n;
   }
-  const Launch* launch(const Item& i) const {
+  // Of another piece, maybe of another rank: put in after a sample. Its row says nothing about where it is now.
+  bool put_in(std::uint32_t k, const Item& i) const {
+    return g.rank[i.node] != rank || program.anatomy.piece[i.node] != k;
+  }
+  const Launch* launch(std::uint32_t k, const Item& i) const {
     const std::uint32_t row = raw(g.source[i.node]);
-    if (is_host(i) || row >= launch_of.size() || launch_of[row] == kNone) return nullptr;
+    if (put_in(k, i) || is_host(i) || row >= launch_of.size() || launch_of[row] == kNone) return nullptr;
     return &operators.launches[launch_of[row]];
   }
 
@@ -113,10 +117,15 @@ class Changer {
   std::vector<std::uint8_t> recomputed(std::uint32_t k) {
     std::vector<std::uint8_t> again(program.pieces[rank][k].count, 0);
     std::map<std::uint32_t, std::uint8_t> last;  // by lane
+    std::uint8_t before = 0;
     for (std::uint32_t i = 0; i < again.size(); ++i) {
       const Item& x = item(k, i);
+      if (put_in(k, x)) {
+        again[i] = last[x.lane] = before;
+        continue;
+      }
       if (!is_host(x)) {
-        const Launch* l = launch(x);
+        const Launch* l = launch(k, x);
         again[i] = l != nullptr && !l->backward;
         if (l == nullptr && x.in_order) again[i] = last[x.lane];  // second halves, parts of a graph
         if (x.transfer)
@@ -143,7 +152,7 @@ class Changer {
         if (operators.parent[p] == kNone && operators.trace->ops.kind[row] == OpKind::cpu_op) is = 0;
       }
       again[i] = is >= 0 ? static_cast<std::uint8_t>(is) : last[x.lane];
-      last[x.lane] = again[i];
+      last[x.lane] = before = again[i];
     }
     return again;
   }
@@ -160,7 +169,7 @@ class Changer {
     Span span;
     std::uint32_t first_op = kNone, last_op = kNone;
     for (std::uint32_t i = 0; i < count; ++i) {
-      const Launch* l = launch(item(k, i));
+      const Launch* l = launch(k, item(k, i));
       if (l == nullptr || l->backward || l->anchor == kNone) continue;
       const Anchor& anchor = operators.anchors[l->anchor];
       if (!anchor.attention) continue;
@@ -180,7 +189,7 @@ class Changer {
   }
   bool boundary(std::uint32_t k, std::uint32_t i, std::uint32_t op, bool begin) const {
     const Item& x = item(k, i);
-    return is_host(x) && raw(g.source[x.node]) == op && (g.at_begin[x.node] != 0) == begin;
+    return is_host(x) && !put_in(k, x) && raw(g.source[x.node]) == op && (g.at_begin[x.node] != 0) == begin;
   }
   // Begin of the call that launches a task of the piece; the task itself where none is told.
   std::uint32_t call_of(std::uint32_t k, std::uint32_t i) const {
@@ -192,7 +201,7 @@ class Changer {
   // Item before which the attention's backward begins; 0 where it has none in this piece.
   std::uint32_t backward_of_attention(std::uint32_t k) const {
     for (std::uint32_t i = 0; i < program.pieces[rank][k].count; ++i) {
-      const Launch* l = launch(item(k, i));
+      const Launch* l = launch(k, item(k, i));
       if (l == nullptr || !l->backward || l->anchor == kNone || !operators.anchors[l->anchor].attention) continue;
       std::uint32_t node = l->node;
       while (node != kNone && operators.parent[node] != kNone &&
