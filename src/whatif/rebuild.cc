@@ -61,6 +61,7 @@ struct Cursor {
 struct NewRank {
   std::int64_t t = 0, d = 0, stage = 0, number = 0;
   std::uint32_t column = 0, source = 0;  // of the traced job
+  double slow = 1;                       // its GPU, whatever it is given to do
   std::vector<Use> uses;
   std::vector<std::uint32_t> lane;                       // by role
   std::vector<std::vector<std::uint32_t>> order, tasks;  // by role: nodes, and of them the tasks launched
@@ -139,9 +140,13 @@ class Rebuilder {
     if (!traced) return tl::unexpected(traced.error());
     // pieces of every pass, by rank: part and micro-batch -> number of the pass
     pass_pieces.resize(g.ranks.size());
+    traced_stage.assign(g.ranks.size(), 0);
+    ends_step.assign(g.size(), 0);
+    for (const Step& s : g.steps) ends_step[raw(s.begin_node)] = ends_step[raw(s.end_node)] = 1;
     for (const Column& column : columns)
       for (std::size_t s = 0; s < column.rank.size(); ++s) {
         const std::uint32_t r = column.rank[s];
+        traced_stage[r] = static_cast<std::int64_t>(s);
         const RankAnatomy& a = program.anatomy.ranks[r];
         PassPieces& pp = pass_pieces[r];
         std::int32_t steps = 0;
@@ -359,6 +364,37 @@ class Rebuilder {
     return it == pass_pieces[rank].pass.end() ? kNone : it->second;
   }
 
+  // Refuses what would take all memory, before anything is laid out.
+  Status check_size() const {
+    constexpr std::size_t kKinds = static_cast<std::size_t>(PieceKind::step_end) + 1;
+    std::array<double, kKinds> items{}, pieces{};
+    for (const Column& column : columns)
+      for (const std::uint32_t r : column.rank)
+        for (std::size_t k = 0; k < program.pieces[r].size(); ++k) {
+          const auto kind = static_cast<std::size_t>(program.anatomy.ranks[r].pieces[k].kind);
+          items[kind] += program.pieces[r][k].count;
+          ++pieces[kind];
+        }
+    const auto each = [&](PieceKind kind) {  // a use of it costs something even where it is empty
+      const auto i = static_cast<std::size_t>(kind);
+      return 1 + (pieces[i] > 0 ? items[i] / pieces[i] : 0);
+    };
+    const JobLayout& l = now.layout;
+    const auto stages = static_cast<double>(l.pp), parts = stages * now.chunks;
+    const double pass = static_cast<double>(l.layers) *
+                            (each(PieceKind::forward_layer) + each(PieceKind::backward_layer)) +
+                        parts * (each(PieceKind::forward_begin) + each(PieceKind::forward_end) +
+                                 each(PieceKind::backward_begin) + each(PieceKind::backward_end)) +
+                        (l.pp > 1 ? 2 * parts * each(PieceKind::exchange) : 0);
+    const double step = static_cast<double>(l.num_microbatches) * pass +
+                        stages * (each(PieceKind::step_begin) + each(PieceKind::step_end));
+    const double nodes = step * base_steps * static_cast<double>(tensor) * static_cast<double>(replicas);
+    if (nodes <= static_cast<double>(options.max_nodes)) return {};
+    return fail("the changed job is too large to be put together: some " + std::to_string(std::llround(nodes / 1e6)) +
+                    " million events, more than " + std::to_string(options.max_nodes / 1'000'000) + " million",
+                "", "fewer micro-batches, layers, traced steps or replicas");
+  }
+
   Status plan() {
     const JobLayout& l = now.layout;
     const auto stages = static_cast<std::int32_t>(l.pp);
@@ -366,6 +402,9 @@ class Rebuilder {
     if (l.layers % parts != 0)
       return fail(std::to_string(l.layers) + " layers are not divisible by " + std::to_string(stages) + " stages" +
                   (now.chunks > 1 ? " of " + std::to_string(now.chunks) + " chunks" : ""));
+    tensor = std::min<std::int64_t>(l.tp, options.max_tensor != 0 ? options.max_tensor : old.layout.tp);
+    replicas = std::min<std::int64_t>(l.dp, options.max_replicas != 0 ? options.max_replicas : old.layout.dp);
+    if (Status s = check_size(); !s) return s;
     auto made = make_schedule(now.schedule, stages, now.chunks, static_cast<std::int32_t>(l.num_microbatches),
                               overlaps(now), now.all_forward_first);
     if (!made) return tl::unexpected(made.error());
@@ -374,8 +413,6 @@ class Rebuilder {
         std::find(program.weight.begin(), program.weight.end(), 1) == program.weight.end())
       return fail("zero-bubble needs the products that are gradients of weights, which the traces do not tell", "",
                   "record input shapes (record_shapes=True)");
-    tensor = std::min<std::int64_t>(l.tp, options.max_tensor != 0 ? options.max_tensor : old.layout.tp);
-    replicas = std::min<std::int64_t>(l.dp, options.max_replicas != 0 ? options.max_replicas : old.layout.dp);
     const std::int32_t part_layers = static_cast<std::int32_t>(l.layers) / parts;
     const std::int32_t old_parts = static_cast<std::int32_t>(old.layout.pp) * old.chunks;
     const std::int32_t old_layers = static_cast<std::int32_t>(old.layout.layers) / old_parts;
@@ -389,6 +426,7 @@ class Rebuilder {
           NewRank rank;
           rank.t = t, rank.d = d, rank.stage = s;
           rank.number = rank_number(l, t, d, s);
+          rank.slow = slowness(rank);
           const Column& column = column_for(t, d);
           rank.column = static_cast<std::uint32_t>(&column - columns.data());
           const auto rotate = static_cast<std::int32_t>(d / old.layout.dp + t / old.layout.tp);
@@ -989,11 +1027,7 @@ class Rebuilder {
   }
   // How a rank's parameters compare with those of the traced rank whose step it takes.
   double parameter_factor(const NewRank& rank, std::uint32_t base_rank) const {
-    std::int64_t stage = 0;
-    for (const Column& column : columns)
-      for (std::size_t s = 0; s < column.rank.size(); ++s)
-        if (column.rank[s] == base_rank) stage = static_cast<std::int64_t>(s);
-    const double before = rank_parameters(old, stage, old.chunks);
+    const double before = rank_parameters(old, traced_stage[base_rank], old.chunks);
     return before > 0 ? rank_parameters(now, rank.stage, now.chunks) / before : 1;
   }
 
@@ -1103,7 +1137,7 @@ class Rebuilder {
         kind != PieceKind::bucket)
       factor = parameter_factor(rank, use.rank) * shard_factor();
     if (!host && made == nullptr && !rates.slow.empty() && !communicates)
-      factor *= slowness(rank) / rates.slow[use.rank];
+      factor *= rank.slow / rates.slow[use.rank];
     if (factor != 1) took = std::llround(static_cast<double>(took) * factor);
     // An unexplained pause before the first work of a pass is the waiting for its input: of several events that calls
     // waited for, the trace does not tell which is which.
@@ -1273,6 +1307,7 @@ class Rebuilder {
 
   // A slow GPU stays where it was, whatever it is given to do.
   double slowness(const NewRank& rank) const {
+    if (rates.slow.empty()) return 1;
     for (std::size_t r = 0; r < g.ranks.size(); ++r)
       if (g.ranks[r].rank == rank.number) return rates.slow[r];
     return 1;
@@ -1303,6 +1338,7 @@ class Rebuilder {
   }
 
   void mark_steps(std::uint32_t r, std::uint32_t base_node, std::uint32_t node, const Use& use) {
+    if (ends_step[base_node] == 0) return;
     for (const Step& s : g.steps) {
       if (s.rank != use.rank) continue;
       if (raw(s.begin_node) == base_node) {
@@ -1745,6 +1781,8 @@ class Rebuilder {
   Rebuilt* out = nullptr;
   std::vector<Column> columns;
   std::vector<PassPieces> pass_pieces;
+  std::vector<std::int64_t> traced_stage;  // by rank of the traced job
+  std::vector<std::uint8_t> ends_step;     // by node of the traced job: 1 = begin or end of a step
   std::vector<ExchangePiece> exchanges;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint8_t>, std::vector<const ExchangePiece*>> fitting;
   std::map<std::uint32_t, std::uint8_t> named_mask;           // by row of the traced job

@@ -154,7 +154,9 @@ Result<SearchResult> search(const TraceSet& traces, const GraphBuild& build, con
     result.left_out = shapes.size() - static_cast<std::size_t>(space.most);
     shapes.resize(static_cast<std::size_t>(space.most));
   }
-  const RebuildOptions one{.max_replicas = 1, .max_tensor = 1, .names = false};
+  const unsigned workers = worker_count(threads);
+  const RebuildOptions one{
+      .max_replicas = 1, .max_tensor = 1, .names = false, .max_nodes = space.most_nodes / workers};
   const auto time_of = [&](const JobShape& shape, RatesError& error) -> Result<double> {
     auto made = rebuild_as(traces, build, job, shape, nullptr, one, error);
     if (!made) return tl::unexpected(made.error());
@@ -170,7 +172,7 @@ Result<SearchResult> search(const TraceSet& traces, const GraphBuild& build, con
 
   result.candidates.resize(shapes.size());
   std::atomic<std::uint64_t> done = 0;
-  for_each_row(shapes.size(), worker_count(threads), [&](std::size_t k, unsigned) {
+  for_each_row(shapes.size(), workers, [&](std::size_t k, unsigned) {
     Candidate& c = result.candidates[k];
     c.shape = shapes[k];
     RatesError error;
