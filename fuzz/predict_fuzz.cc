@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -327,7 +328,10 @@ std::map<std::string, std::string> asked(Bytes& bytes) {
 
 void require_graph(const TraceSet& traces, const GraphBuild& build) {
   const ExecGraph& g = build.graph;
-  require(check(g).has_value());
+  if (const Status sound = check(g); !sound) {
+    std::fprintf(stderr, "%s\n", sound.error().line().c_str());
+    require(false);
+  }
   for (std::uint32_t n = 0; n < g.size(); ++n) {
     require(g.rank[n] < g.ranks.size());
     const GraphRank& r = g.ranks[g.rank[n]];

@@ -365,7 +365,7 @@ class Rebuilder {
   }
 
   // Refuses what would take all memory, before anything is laid out.
-  Status check_size() const {
+  Status check_size() {
     constexpr std::size_t kKinds = static_cast<std::size_t>(PieceKind::step_end) + 1;
     std::array<double, kKinds> items{}, pieces{};
     for (const Column& column : columns)
@@ -389,10 +389,32 @@ class Rebuilder {
     const double step = static_cast<double>(l.num_microbatches) * pass +
                         stages * (each(PieceKind::step_begin) + each(PieceKind::step_end));
     const double nodes = step * base_steps * static_cast<double>(tensor) * static_cast<double>(replicas);
-    if (nodes <= static_cast<double>(options.max_nodes)) return {};
+    if (nodes <= static_cast<double>(options.max_nodes)) {
+      reserve(nodes);
+      return {};
+    }
     return fail("the changed job is too large to be put together: some " + std::to_string(std::llround(nodes / 1e6)) +
                     " million events, more than " + std::to_string(options.max_nodes / 1'000'000) + " million",
                 "", "fewer micro-batches, layers, traced steps or replicas");
+  }
+
+  // Columns that grow by doubling would need half as much again.
+  void reserve(double nodes) const {
+    ExecGraph& o = out->build.graph;
+    const auto n = static_cast<std::size_t>(1.02 * nodes);
+    const double each = g.size() == 0 ? 0 : static_cast<double>(g.edges()) / static_cast<double>(g.size());
+    const auto e = static_cast<std::size_t>(1.1 * nodes * each);
+    o.duration.reserve(n);
+    o.observed_start.reserve(n);
+    o.lane.reserve(n);
+    o.kind.reserve(n);
+    o.at_begin.reserve(n);
+    o.rank.reserve(n);
+    o.source.reserve(n);
+    o.first_pred.reserve(n + 1);
+    o.pred.reserve(e);
+    o.pred_kind.reserve(e);
+    o.pred_lag.reserve(e);
   }
 
   Status plan() {
@@ -988,14 +1010,16 @@ class Rebuilder {
     for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
       const ItemEdge& edge = program.edges[e];
       if (edge.kind != EdgeKind::event) continue;
-      std::uint32_t from = kNone;
-      const auto& order = rank.order[edge.ref];
-      if (edge.inside)
-        from = at.refs[edge.ref];
-      else if (edge.back < order.size())
-        from = order[order.size() - 1 - edge.back];
+      const std::uint32_t from = source_of(rank, at, edge);
       if (from != kNone) rank.waits[item.lane].push_back({from, edge.kind, edge.lag});
     }
+  }
+
+  // What an edge of a piece leads from; kNone = nothing is there.
+  static std::uint32_t source_of(const NewRank& rank, const Cursor& at, const ItemEdge& edge) {
+    if (edge.inside) return at.refs[edge.ref];
+    const auto& order = rank.order[edge.ref];
+    return edge.back < order.size() ? order[order.size() - 1 - edge.back] : kNone;
   }
 
   bool insert_bucket(NewRank& rank, double parameters) {
@@ -1040,8 +1064,11 @@ class Rebuilder {
     if (item.marks) {
       for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
         const ItemEdge& edge = program.edges[e];
-        const auto& order = rank.order[edge.ref];
-        const std::uint32_t from = edge.inside ? at.refs[edge.ref] : order.empty() ? kNone : order.back();
+        std::uint32_t from = kNone;
+        if (edge.inside)
+          from = at.refs[edge.ref];
+        else if (!rank.order[edge.ref].empty())
+          from = rank.order[edge.ref].back();
         if (from != kNone) rank.waits[item.lane].push_back({from, edge.kind, edge.lag});
       }
       return true;
@@ -1203,12 +1230,7 @@ class Rebuilder {
     for (std::uint32_t e = item.first_edge; e < item.first_edge + item.edges; ++e) {
       const ItemEdge& edge = program.edges[e];
       if (!edge.inside && program.roles[edge.ref].kind == LaneRole::Kind::exchange) continue;
-      std::uint32_t from = kNone;
-      const auto& order = rank.order[edge.ref];
-      if (edge.inside)
-        from = at.refs[edge.ref];
-      else if (edge.back < order.size())
-        from = order[order.size() - 1 - edge.back];
+      std::uint32_t from = source_of(rank, at, edge);
       from = resolve(from);
       if (from == kNone) continue;
       if (open(from)) return block(rank, from);
