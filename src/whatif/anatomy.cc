@@ -377,6 +377,14 @@ class RankDissector {
   }
 
   std::uint32_t main_row(std::uint32_t n) const { return local.at(n); }
+  // Of a call that may be another thread's: what the step's thread was at when it was made.
+  std::uint32_t main_row(const Call& c) {
+    if (c.lane == main_lane) return local.at(c.begin);
+    const auto& main = thread(main_lane).node;
+    return static_cast<std::uint32_t>(
+        std::partition_point(main.begin(), main.end(), [&](std::uint32_t n) { return end_of(n) <= c.at; }) -
+        main.begin());
+  }
   std::uint32_t end_of_call(const Call& c) const {  // row on its thread of the node after the call's begin
     return local.at(c.begin) + 1;
   }
@@ -534,7 +542,7 @@ class RankDissector {
               break;
             }
         } else if (elements[e].exchange) {
-          to_row = local.at(calls[elements[e].from].begin);
+          to_row = main_row(calls[elements[e].from]);
         } else if (const Pass& p = passes[elements[e].pass]; p.backward) {
           borders_of_burst(p, leaves, returns);
           to_row = leaves;
@@ -570,7 +578,8 @@ class RankDissector {
         if (elements[e].exchange) {
           current = add(PieceKind::exchange, step, exchanges++, -1);
           marks.emplace_back(cut_time, current);
-          from_row = end_of_call(calls[elements[e].to - 1]);
+          const Call& last_call = calls[elements[e].to - 1];
+          from_row = main_row(last_call) + (last_call.lane == main_lane ? 1 : 0);
           continue;
         }
         const Pass& p = passes[elements[e].pass];
@@ -583,7 +592,7 @@ class RankDissector {
         const auto n = static_cast<std::int32_t>(layers);
         std::uint32_t row = p.backward ? first_row_of_burst(lane, main.node[leaves]) : cut;
         const auto give = [&](std::uint32_t to, std::uint32_t piece) {
-          for (; row < to; ++row) own[row] = piece;
+          for (; row < to && row < own.size(); ++row) own[row] = piece;
         };
         give(local.at(calls[p.starts.front()].begin), begin);
         for (std::int32_t l = 0; l < n; ++l) {
@@ -676,7 +685,7 @@ class RankDissector {
         if (t.depth[r] <= t.depth[first]) first = r;
       if (first < high) ++first;
       const std::int32_t depth = first > 0 ? t.depth[first - 1] : 0;
-      std::uint32_t end = end_of_call(calls[mine[to]]) + 1;
+      std::uint32_t end = std::min(end_of_call(calls[mine[to]]) + 1, static_cast<std::uint32_t>(own.size()));
       const std::uint32_t stop = to + 1 < mine.size() ? local.at(calls[mine[to + 1]].begin) : last_row;
       while (end < stop && t.depth[end - 1] > depth) ++end;
       std::int32_t layer = -1;

@@ -35,14 +35,18 @@ std::string stem(std::string_view name) {
   return out;
 }
 
-// Every innermost list of numbers is a tensor; what is no number makes it none.
+constexpr std::int64_t kMostExtent = 100'000'000'000;  // no GPU holds more elements
+constexpr double kMostElements = 1e18;
+
+// Every innermost list of numbers is a tensor; what is no number makes it none, and so does an extent that cannot be.
 std::vector<Tensor> parse_shapes(std::string_view text) {
   std::vector<Tensor> out;
   Tensor open;
-  bool leaf = false;
+  bool leaf = false, absurd = false;
   std::int64_t number = -1;
   auto end_number = [&] {
     if (number >= 0) open.push_back(number);
+    absurd = absurd || number > kMostExtent;
     number = -1;
   };
   int depth = 0;
@@ -51,14 +55,16 @@ std::vector<Tensor> parse_shapes(std::string_view text) {
       ++depth;
       leaf = true;
       open.clear();
+      absurd = false;
       number = -1;
     } else if (c == ']') {
       end_number();
+      if (absurd) open.clear();
       if (leaf && (depth > 1 || !open.empty())) out.push_back(open);
       leaf = false;
       --depth;
     } else if (c >= '0' && c <= '9') {
-      number = (number < 0 ? 0 : number) * 10 + (c - '0');
+      number = std::min(number < 0 ? 0 : number, kMostExtent) * 10 + (c - '0');
     } else if (c == ',') {
       end_number();
     }
@@ -114,7 +120,7 @@ void nest(Operators& o, std::vector<std::pair<std::int64_t, std::uint32_t>>& cal
 double elements_of(const Tensor& t) {
   double n = 1;
   for (const std::int64_t d : t) n *= static_cast<double>(d);
-  return n;
+  return std::min(n, kMostElements);  // which callers may take for a whole number
 }
 
 std::uint32_t name_flags(std::string_view name) {

@@ -45,10 +45,14 @@ struct Rates {
   double host = 1;
 };
 
+// Some 15 GiB while it is put together and replayed, and a minute.
+inline constexpr std::uint64_t kMostNodes = 100'000'000;
+
 struct RebuildOptions {
   std::uint32_t max_replicas = 0;  // replicas of one stage that are run; 0 = as many as the trace has
   std::uint32_t max_tensor = 0;    // ranks of one layer that are run; 0 = as many as the trace has
   bool names = true;               // false: Rebuilt::traces have no rows, only numbers are wanted
+  std::uint64_t max_nodes = kMostNodes;  // of the new graph, as told beforehand; a larger one is refused
 };
 
 struct Rebuilt {
@@ -64,7 +68,8 @@ double stage_parameters(const Dims& d, double layers, bool first, bool last, boo
 // As counted where the shape has that, else by its dimensions.
 double stage_parameters(const JobShape& shape, double layers, bool first, bool last);
 
-// Errors: a shape that cannot be (layers that the parts do not divide ...); ranks that would wait for each other.
+// Errors: a shape that cannot be (layers that the parts do not divide ...); more nodes than RebuildOptions::max_nodes;
+// ranks that would wait for each other.
 Result<Rebuilt> rebuild(const TraceSet& traces, const GraphBuild& build, const Program& program, const JobShape& base,
                         const JobShape& next, const Rates& rates, const NetworkModel& net,
                         const RebuildOptions& options = {});

@@ -21,7 +21,8 @@ Result<std::vector<std::int64_t>> numbers(std::string_view text, std::string_vie
     const auto [end, error] = std::from_chars(text.data(), text.data() + colon, n);
     if (error != std::errc{} || end != text.data() + colon || n < 1 || n > 10'000'000)
       return fail("not a whole number from 1: " + std::string(text.substr(0, colon)), "--search " + std::string(key));
-    out.push_back(n);
+    if (std::find(out.begin(), out.end(), n) == out.end()) out.push_back(n);  // each is tried once
+    if (out.size() > 64) return fail("more than 64 values", "--search " + std::string(key));
     if (colon == text.size()) return out;
     text.remove_prefix(colon + 1);
   }
@@ -106,6 +107,7 @@ double iteration_ms(const ExecGraph& g, const Replay& r) {
 
 Result<SearchSpace> parse_search(const std::string& text) {
   SearchSpace space;
+  std::vector<std::string_view> seen;
   for (std::string_view rest = text; !rest.empty();) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view item = rest.substr(0, comma);
@@ -113,6 +115,9 @@ Result<SearchSpace> parse_search(const std::string& text) {
     const std::size_t at = item.find('=');
     const std::string_view key = item.substr(0, at);
     if (at == std::string_view::npos) return fail("no value: " + std::string(item), "--search", "gpus=64,max-tp=8");
+    if (std::find(seen.begin(), seen.end(), key) != seen.end())
+      return fail("given twice: " + std::string(key), "--search", "give it once");
+    seen.push_back(key);
     const auto values = numbers(item.substr(at + 1), key);
     if (!values) return tl::unexpected(values.error());
     const bool list = key == "micro-batch-size" || key == "chunks";
@@ -154,7 +159,9 @@ Result<SearchResult> search(const TraceSet& traces, const GraphBuild& build, con
     result.left_out = shapes.size() - static_cast<std::size_t>(space.most);
     shapes.resize(static_cast<std::size_t>(space.most));
   }
-  const RebuildOptions one{.max_replicas = 1, .max_tensor = 1, .names = false};
+  const unsigned workers = worker_count(threads);
+  const RebuildOptions one{
+      .max_replicas = 1, .max_tensor = 1, .names = false, .max_nodes = space.most_nodes / workers};
   const auto time_of = [&](const JobShape& shape, RatesError& error) -> Result<double> {
     auto made = rebuild_as(traces, build, job, shape, nullptr, one, error);
     if (!made) return tl::unexpected(made.error());
@@ -170,7 +177,7 @@ Result<SearchResult> search(const TraceSet& traces, const GraphBuild& build, con
 
   result.candidates.resize(shapes.size());
   std::atomic<std::uint64_t> done = 0;
-  for_each_row(shapes.size(), worker_count(threads), [&](std::size_t k, unsigned) {
+  for_each_row(shapes.size(), workers, [&](std::size_t k, unsigned) {
     Candidate& c = result.candidates[k];
     c.shape = shapes[k];
     RatesError error;

@@ -16,6 +16,7 @@ struct SearchSpace {
   std::vector<std::int64_t> micro_batch_sizes;      // empty = the job's
   std::vector<std::int32_t> chunks;                 // of interleaved schedules; 1 = 1F1B. Empty: 1, 2, 4
   std::int64_t most = 2'000;                        // candidates
+  std::uint64_t most_nodes = kMostNodes;            // of the graphs of all that are put together at one time
 };
 // "gpus=64,max-tp=8,max-pp=16,max-dp=64,global-batch-size=512,micro-batch-size=1:2:4,chunks=1:2". Errors: a key or
 // value that is none; no gpus.

@@ -160,6 +160,8 @@ Result<JobShape> target_shape(const JobModel& job, const std::map<std::string, s
       return fail("contradicts --num-microbatches " + asked.at("--num-microbatches"), "--global-batch-size");
     l.num_microbatches = *n / each;
   }
+  // each is below 10^8: two of them cannot overflow, three can
+  if (l.tp * l.pp > 1'000'000 || l.tp * l.pp * l.dp > 1'000'000) return fail("more than a million ranks");
   l.world = l.tp * l.pp * l.dp;
   d.tp = static_cast<double>(l.tp);
   d.dp = static_cast<double>(l.dp);
