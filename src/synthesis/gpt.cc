@@ -206,13 +206,13 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
     ++id;
     if (std::find(g.ranks.begin(), g.ranks.end(), static_cast<std::int32_t>(rank)) == g.ranks.end()) continue;
     if (!job.legacy) rec.trace().groups.push_back(g);
-    Communicator* c = g.desc == "TENSOR_MODEL_PARALLEL_GROUP"               ? &tensor_
-                      : g.desc == "PIPELINE_MODEL_PARALLEL_GROUP"           ? &pipeline_
-                      : g.desc == "DATA_PARALLEL_GROUP"                     ? &data_
-                      : g.desc == "MODEL_PARALLEL_GROUP"                    ? &model_
-                      : g.desc == "EMBEDDING_GROUP"                         ? &table_
+    Communicator* c = g.desc == "TENSOR_MODEL_PARALLEL_GROUP"     ? &tensor_
+                      : g.desc == "PIPELINE_MODEL_PARALLEL_GROUP" ? &pipeline_
+                      : g.desc == "DATA_PARALLEL_GROUP"           ? &data_
+                      : g.desc == "MODEL_PARALLEL_GROUP"          ? &model_
+                      : g.desc == "EMBEDDING_GROUP"               ? &table_
                       : uses_world(job) && g.desc == "default_pg" ? &world_
-                                                                            : nullptr;
+                                                                  : nullptr;
     if (c == nullptr) continue;
     c->info = g;
     c->id = id;
