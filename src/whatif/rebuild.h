@@ -42,7 +42,6 @@ struct Rates {
   std::vector<float> ready;             // parameters whose gradient a task completes, as they will be; empty = none
   std::vector<float> ready_before;      // as they were
   std::vector<double> slow;             // by rank: durations of its kernels over its peers'; empty = 1
-  double host = 1;
 };
 
 // Some 15 GiB while it is put together and replayed, and a minute.

@@ -276,16 +276,15 @@ double Rebuilder::part_parameters(std::int32_t part) const {
                           part == parts - 1 && !(part == 0 && now.tied_embedding));
 }
 
-double Rebuilder::rank_parameters(const JobShape& shape, std::int64_t stage, std::int32_t chunks) const {
+double Rebuilder::rank_parameters(const JobShape& shape, std::int64_t stage) const {
   const double layers = static_cast<double>(shape.layout.layers) / static_cast<double>(shape.layout.pp);
-  (void)chunks;
   return stage_parameters(shape, layers, stage == 0,
                           stage == shape.layout.pp - 1 && !(stage == 0 && shape.tied_embedding));
 }
 
 double Rebuilder::parameter_factor(const NewRank& rank, std::uint32_t base_rank) const {
-  const double before = rank_parameters(old, traced_stage[base_rank], old.chunks);
-  return before > 0 ? rank_parameters(now, rank.stage, now.chunks) / before : 1;
+  const double before = rank_parameters(old, traced_stage[base_rank]);
+  return before > 0 ? rank_parameters(now, rank.stage) / before : 1;
 }
 
 bool Rebuilder::place(std::uint32_t r, Cursor& at, const PieceItems& items, std::uint32_t i) {
@@ -387,16 +386,15 @@ bool Rebuilder::place(std::uint32_t r, Cursor& at, const PieceItems& items, std:
   double factor = 1;
   if (made != nullptr) {
     took = std::llround(made->ns_each * made_elements(rank, *made));
-  } else if (host) {
-    factor = rates.host;
-  } else if (!rates.factor.empty()) {
-    factor = static_cast<double>(rates.factor[item.node]);
+  } else if (!host) {
+    if (!rates.factor.empty()) factor = static_cast<double>(rates.factor[item.node]);
+    if (kind == PieceKind::bucket) {
+      if (!communicates) factor = rank.bucket_factor;
+    } else if (!rates.parameter.empty() && rates.parameter[item.node] != 0) {
+      factor = parameter_factor(rank, use.rank) * shard_factor();
+    }
+    if (!rates.slow.empty() && !communicates) factor *= rank.slow / rates.slow[use.rank];
   }
-  if (!host && made == nullptr && kind == PieceKind::bucket && !communicates) factor = rank.bucket_factor;
-  if (!host && made == nullptr && !rates.parameter.empty() && rates.parameter[item.node] != 0 &&
-      kind != PieceKind::bucket)
-    factor = parameter_factor(rank, use.rank) * shard_factor();
-  if (!host && made == nullptr && !rates.slow.empty() && !communicates) factor *= rank.slow / rates.slow[use.rank];
   if (factor != 1) took = std::llround(static_cast<double>(took) * factor);
   if (host && i >= at.idle_from && i < at.idle_to) took = 0;
   // An unexplained pause before the first work of a pass is the waiting for its input: of several events that calls
@@ -537,7 +535,7 @@ void Rebuilder::place_transfer(const Issued& made, std::uint32_t before) {
   const std::uint32_t m = to.meetings.front();
   new_rows.push_back(std::move(to));
   if (!new_rows[id].waits) finish_row(id, node);
-  arrive(m, id, node);
+  arrive(m, id);
 }
 
 bool Rebuilder::block(NewRank& rank, std::uint32_t ref) {

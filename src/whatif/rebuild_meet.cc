@@ -132,12 +132,12 @@ void Rebuilder::meet(std::uint32_t r, Cursor& at, const Item& item, std::uint32_
   at.transfer_of.emplace_back(item.comm, kPending | made.slot);
   rank.order[item.lane].push_back(kPending | made.slot);
   if (!made.waits) finish_row(id, node);
-  for (const std::uint32_t m : meetings) arrive(m, id, node);
+  for (const std::uint32_t m : meetings) arrive(m, id);
 }
 
 double Rebuilder::made_elements(const NewRank& rank, const MadeTask& made) const {
   if (made.size == MadeTask::Size::bucket) return rank.bucket_parameters;
-  if (made.size == MadeTask::Size::stage_parameters) return rank_parameters(now, rank.stage, now.chunks);
+  if (made.size == MadeTask::Size::stage_parameters) return rank_parameters(now, rank.stage);
   return made.elements.value(now.dims);
 }
 
@@ -193,7 +193,7 @@ void Rebuilder::meet_made(std::uint32_t r, Cursor& at, const Item& item, std::ui
   new_rows.push_back(to);
   at.refs[i] = kPending | to.slot;  // whoever waits for it waits for its end
   rank.order[item.lane].push_back(kPending | to.slot);
-  for (const std::uint32_t m : to.meetings) arrive(m, id, node);
+  for (const std::uint32_t m : to.meetings) arrive(m, id);
 }
 
 std::pair<std::int64_t, std::int64_t> Rebuilder::group_place(const NewRank& rank, GroupRole role) {
@@ -204,7 +204,7 @@ std::pair<std::int64_t, std::int64_t> Rebuilder::group_place(const NewRank& rank
   return {-1, -1};
 }
 
-void Rebuilder::arrive(std::uint32_t m, std::uint32_t id, std::uint32_t) {
+void Rebuilder::arrive(std::uint32_t m, std::uint32_t id) {
   new_meetings[m].rows.push_back(id);
   if (new_meetings[m].rows.size() < new_meetings[m].expected) return;
   ExecGraph& o = out->build.graph;

@@ -369,7 +369,7 @@ Status Rebuilder::plan() {
             const Use::Half half = schedule.kind != ScheduleKind::zero_bubble || forward ? Use::Half::both
                                    : slot.pass == Pass::weight                           ? Use::Half::weight
                                                                                          : Use::Half::input;
-            const bool reduces = half != Use::Half::input && !forward && last_backward(s, slot);
+            const bool reduces = half != Use::Half::input && !forward && last_backward(slot);
             const std::int32_t from = (slot.micro_batch + rotate) % old_micro;
             // where a pass begins and ends
             const auto at_end = [&](bool input_side, PieceKind kind) {
@@ -433,9 +433,7 @@ Status Rebuilder::plan() {
   return {};
 }
 
-bool Rebuilder::last_backward(std::int32_t, const Slot& slot) const {
-  return slot.micro_batch == now.layout.num_microbatches - 1;
-}
+bool Rebuilder::last_backward(const Slot& slot) const { return slot.micro_batch == now.layout.num_microbatches - 1; }
 
 const Rebuilder::ExchangePiece* Rebuilder::exchange_for(const Column& column, const Slot& slot, std::uint32_t source,
                                                         std::map<std::uint8_t, std::int32_t>& number) {

@@ -151,7 +151,7 @@ class Rebuilder {
   // Columns that grow by doubling would need half as much again.
   void reserve(double nodes) const;
   Status plan();
-  bool last_backward(std::int32_t, const Slot& slot) const;
+  bool last_backward(const Slot& slot) const;
   // The traced exchange to make one of: of the same column, carrying the same, best of the stage that is alike; the
   // k-th of those for the k-th such of the new rank, so that an unchanged job is put together as it was.
   const ExchangePiece* exchange_for(const Column& column, const Slot& slot, std::uint32_t source,
@@ -227,7 +227,7 @@ class Rebuilder {
   static std::uint32_t source_of(const NewRank& rank, const Cursor& at, const ItemEdge& edge);
   bool insert_bucket(NewRank& rank, double parameters);
   double part_parameters(std::int32_t part) const;
-  double rank_parameters(const JobShape& shape, std::int64_t stage, std::int32_t chunks) const;
+  double rank_parameters(const JobShape& shape, std::int64_t stage) const;
   // How a rank's parameters compare with those of the traced rank whose step it takes.
   double parameter_factor(const NewRank& rank, std::uint32_t base_rank) const;
   bool place(std::uint32_t r, Cursor& at, const PieceItems& items, std::uint32_t i);
@@ -268,7 +268,7 @@ class Rebuilder {
                  const MadeTask& made, const std::vector<std::uint32_t>* carried);
   // The group of a role that a rank is in.
   static std::pair<std::int64_t, std::int64_t> group_place(const NewRank& rank, GroupRole role);
-  void arrive(std::uint32_t m, std::uint32_t id, std::uint32_t);
+  void arrive(std::uint32_t m, std::uint32_t id);
   // The second half of a kernel: after its meetings, or (it waits for nobody) after its arrival.
   void finish_row(std::uint32_t id, std::uint32_t arrival);
   std::uint32_t simulated_members(GroupRole role) const;
