@@ -101,6 +101,7 @@ class Rebuilder {
     out = &result;
     if (Status s = prepare(); !s) return s;
     if (Status s = plan(); !s) return s;
+    if (Status s = check_buckets(); !s) return s;
     merge_traces();
     make_ranks();
     if (Status s = emit(); !s) return s;
@@ -582,9 +583,26 @@ class Rebuilder {
     return it->second[static_cast<std::size_t>(number[mask]++) % it->second.size()];
   }
 
+  // Buckets are those of a rank's own pipeline, whose rows are in its trace.
+  Status check_buckets() const {
+    if (!buckets.overlapped) return {};
+    for (const NewRank& rank : ranks) {
+      const std::vector<std::uint32_t>& own = columns[rank.column].rank;
+      if (std::none_of(buckets.samples.begin(), buckets.samples.end(),
+                       [&](const auto& x) { return std::find(own.begin(), own.end(), x.first) != own.end(); }))
+        return fail("rank " + std::to_string(g.ranks[rank.source].rank) +
+                        " reduces no gradients beside its backward pass, others do",
+                    "", "are all files of one run?");
+    }
+    return {};
+  }
+
   // ---- traces of the new ranks: names and lanes of a column's ranks together ----
 
   void merge_traces() {
+    column_of.assign(g.ranks.size(), kNone);
+    for (const Column& column : columns)
+      for (const std::uint32_t r : column.rank) column_of[r] = static_cast<std::uint32_t>(&column - columns.data());
     op_offset.assign(g.ranks.size(), 0);
     lane_offset.assign(g.ranks.size(), 0);
     std::vector<std::uint8_t> used(columns.size(), 0);
@@ -651,12 +669,44 @@ class Rebuilder {
         }
       }
       add_made(merged, column);
+      add_foreign(merged, column);
       if (schedule.overlap) add_exchange_streams(merged);
       std::vector<std::uint32_t> parts;
       for (const std::uint32_t r : column.rank) parts.push_back(g.ranks[r].trace);
       out->parts.push_back(std::move(parts));
       out->traces.ranks.push_back(std::move(merged));
     }
+  }
+
+  // The host work of what is made is like that of one rank, of whichever pipeline: its names are wanted here too.
+  void add_foreign(RankTrace& merged, const Column& column) {
+    const auto k = static_cast<std::uint32_t>(&column - columns.data());
+    const bool whole = merged.ops.start.size() == merged.ops.size();
+    for (const std::uint32_t r : column.rank)
+      for (const PieceItems& piece : program.pieces[r])
+        for (std::uint32_t i = piece.first; i < piece.first + piece.count; ++i) {
+          const std::uint32_t n = program.items[i].node;
+          if (column_of[g.rank[n]] == k) continue;
+          if (!foreign.try_emplace({k, n}, static_cast<std::uint32_t>(merged.ops.size())).second) continue;
+          const RankTrace& t = traces.ranks[g.ranks[g.rank[n]].trace];
+          const bool named = g.source[n] != kNoOp;
+          merged.ops.name.push_back(merged.strings.intern(named ? t.name_of(g.source[n]) : std::string_view()));
+          merged.ops.lane.push_back(LaneId{0});
+          merged.ops.kind.push_back(named ? t.ops.kind[raw(g.source[n])] : OpKind::other);
+          if (!whole) continue;
+          merged.ops.start.push_back(merged.window_start);
+          merged.ops.dur.push_back(0);
+          merged.ops.corr.push_back(0);
+          merged.ops.ext.push_back(0);
+          merged.ops.extra.push_back(kNone);
+        }
+  }
+  // Row of a column's merged trace that a node of the traced job came from.
+  OpId source_in(std::uint32_t column, std::uint32_t n) const {
+    if (column_of[g.rank[n]] == column)
+      return g.source[n] == kNoOp ? kNoOp : OpId{raw(g.source[n]) + op_offset[g.rank[n]]};
+    const auto it = foreign.find({column, n});
+    return it == foreign.end() ? kNoOp : OpId{it->second};
   }
 
   // Streams and names of what is made.
@@ -1027,7 +1077,7 @@ class Rebuilder {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> mine;
     for (const auto& sample : buckets.samples)
       if (std::find(column.rank.begin(), column.rank.end(), sample.first) != column.rank.end()) mine.push_back(sample);
-    if (mine.empty()) mine = buckets.samples;
+    if (mine.empty()) return false;
     const auto& [base_rank, piece] = mine[rank.buckets++ % mine.size()];
     const double before = bucket_parameters(base_rank, piece);
     rank.bucket_use = Use{};
@@ -1349,7 +1399,7 @@ class Rebuilder {
     o.kind.push_back(g.kind[item.node]);
     o.at_begin.push_back(at_begin);
     o.rank.push_back(r);
-    o.source.push_back(OpId{raw(g.source[item.node]) + op_offset[g.rank[item.node]]});
+    o.source.push_back(source_in(ranks[r].column, item.node));
     for (const NewEdge& e : edges) {
       o.pred.push_back(e.from == kNone ? kNoNode : NodeId{e.from});
       o.pred_kind.push_back(e.kind);
@@ -1590,7 +1640,7 @@ class Rebuilder {
     o.kind.push_back(NodeKind::rendezvous);
     o.at_begin.push_back(0);
     o.rank.push_back(first.rank);
-    o.source.push_back(OpId{raw(g.source[first.base_node]) + op_offset[g.rank[first.base_node]]});
+    o.source.push_back(source_in(ranks[first.rank].column, first.base_node));
     for (const std::uint32_t k : new_meetings[m].rows) {
       o.pred.push_back(NodeId{out->build.communication.rows[new_rows[k].row].node});
       o.pred_kind.push_back(EdgeKind::collective);
@@ -1728,7 +1778,7 @@ class Rebuilder {
           o.kind.push_back(NodeKind::rendezvous);
           o.at_begin.push_back(begin ? 1 : 0);
           o.rank.push_back(r);
-          o.source.push_back(OpId{raw(g.source[n]) + op_offset[g.rank[n]]});
+          o.source.push_back(source_in(ranks[r].column, n));
           if (begin) {
             o.pred.push_back(kNoNode);
             o.pred_kind.push_back(EdgeKind::root);
@@ -1739,8 +1789,8 @@ class Rebuilder {
             const std::uint32_t last = resolve(ranks[r].order[role].back());
             if (open(last)) continue;
             o.pred.push_back(NodeId{last});
-            o.pred_kind.push_back(program.roles[role].kind == LaneRole::Kind::thread ? EdgeKind::thread
-                                                                                       : EdgeKind::stream);
+            const bool thread = role < program.roles.size() && program.roles[role].kind == LaneRole::Kind::thread;
+            o.pred_kind.push_back(thread ? EdgeKind::thread : EdgeKind::stream);
             o.pred_lag.push_back(0);
           }
           o.first_pred.push_back(o.edges());
@@ -1819,6 +1869,8 @@ class Rebuilder {
   std::vector<std::vector<std::uint32_t>> made_lane,
       made_op;                                        // by column: by role, the lane added; by made task, its name
   std::uint32_t made_name = 0;                        // of Communication::op_names: the first made task's
+  std::vector<std::uint32_t> column_of;               // by rank of the traced job; kNone = its pipeline is not whole
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> foreign;  // column, node of another: row
   std::vector<std::uint32_t> op_offset, lane_offset;  // by rank of the traced job, in its column's merged trace
   std::vector<std::uint32_t> pending;                 // by slot: the node of a transfer, kNone = not placed
   std::vector<NewRow> new_rows;
