@@ -7,10 +7,15 @@
 #include <map>
 #include <tuple>
 
+#include "whatif/whatif.h"
+
 namespace orrery {
 namespace {
 
 constexpr std::uint32_t kPending = 0x80000000u;  // a reference to a transfer that is not placed yet
+
+// Bytes of a message; absurd sizes stay countable.
+std::int64_t whole(double bytes) { return bytes < 1e15 ? std::llround(std::max(bytes, -1.0)) : 1'000'000'000'000'000; }
 
 std::string_view name_of_op(CommOp op) {
   switch (op) {
@@ -106,7 +111,7 @@ class Rebuilder {
     make_ranks();
     if (Status s = emit(); !s) return s;
     finish();
-    return {};
+    return check_times(out->build.graph);
   }
 
  private:
@@ -1330,7 +1335,7 @@ class Rebuilder {
     row.op = t.send ? CommOp::send : CommOp::recv;
     row.first_part = static_cast<std::uint32_t>(next.parts.size());
     row.parts = 1;
-    row.bytes = static_cast<std::int64_t>(each);
+    row.bytes = whole(each);
     row.group = group;
     next.parts.push_back({peer, row.bytes, group, t.send});
     const double was_ns = traced_exchange_ns(was);
@@ -1507,13 +1512,13 @@ class Rebuilder {
         const Key key{-1, sender, t.forward, t.chunk, t.micro_batch, rank.t, rank.d, at.use->step};
         meetings.push_back(meeting(key, 2, group, CommOp::send));
         const std::int64_t peer = rank_number(now.layout, rank.t, rank.d, t.peer_stage);
-        next.parts.push_back({peer, static_cast<std::int64_t>(each), group, t.send});
+        next.parts.push_back({peer, whole(each), group, t.send});
         ++row.parts;
         longest = std::max(longest, exchange_ns(now.layout, rank.number, peer, each));
       }
       const double before = traced_exchange_ns(was);
       if (before > 0) factor = longest / before;
-      row.bytes = static_cast<std::int64_t>(each) * row.parts;
+      row.bytes = whole(each) * row.parts;
       row.group = row.parts > 0 ? next.parts[row.first_part].group : kNone;
     } else {
       double bytes = static_cast<double>(std::max<std::int64_t>(was.bytes, 0)) * message_factor(was, role);
@@ -1529,7 +1534,7 @@ class Rebuilder {
                       old.layout.placement(old_role));
       const double after = transfer_ns(net, pattern_of(row.op), bytes, now.layout.placement(role));
       if (before > 0 && after > 0) factor = after / before;
-      if (was.bytes >= 0) row.bytes = std::llround(bytes);
+      if (was.bytes >= 0) row.bytes = whole(bytes);
       row.group = group_of(rank, role, was.group);
       if (met) {
         const auto members = simulated_members(role);
@@ -1578,7 +1583,7 @@ class Rebuilder {
     row.stream = rank.lane[item.lane];
     row.launched = true;
     row.start = row.end = g.observed_start[item.node];
-    row.bytes = std::llround(bytes);
+    row.bytes = whole(bytes);
     row.first_part = static_cast<std::uint32_t>(next.parts.size());
     NewRow to;
     to.rank = r;
@@ -1594,7 +1599,7 @@ class Rebuilder {
         const Key key{-1, sender, t.forward, t.chunk, t.micro_batch, rank.t, rank.d, at.use->step};
         to.meetings.push_back(meeting(key, 2, row.group, CommOp::send));
         const std::int64_t peer = rank_number(now.layout, rank.t, rank.d, t.peer_stage);
-        next.parts.push_back({peer, std::llround(bytes), row.group, t.send});
+        next.parts.push_back({peer, whole(bytes), row.group, t.send});
         ++row.parts;
         took = std::max(took, exchange_ns(now.layout, rank.number, peer, bytes));
       }
