@@ -140,6 +140,7 @@ class Rebuilder {
       }
     if (columns.empty())
       return fail("no pipeline of the traced job has all its stages in the traces", "", "give the traces of all ranks");
+    keep_whole_replicas();
     auto traced =
         make_schedule(old.schedule, static_cast<std::int32_t>(old.layout.pp), old.chunks,
                       static_cast<std::int32_t>(old.layout.num_microbatches), overlaps(old), old.all_forward_first);
@@ -358,10 +359,22 @@ class Rebuilder {
     std::int32_t stage;
   };
 
+  // Replica by replica, each with the same tensor ranks: see keep_whole_replicas.
   const Column& column_for(std::int64_t t, std::int64_t d) const {
-    for (const Column& column : columns)
-      if (column.t == t % old.layout.tp && column.d == d % old.layout.dp) return column;
-    return columns[static_cast<std::size_t>(t + d) % columns.size()];
+    const auto each = static_cast<std::int64_t>(columns_each), all = std::ssize(columns);
+    return columns[static_cast<std::size_t>((d % (all / each)) * each + t % each)];
+  }
+
+  // Of replicas of which some ranks have no trace, collectives met fewer partners than others': ranks put together of
+  // both kinds would wait for each other. Kept are those with the same, the most, tensor ranks.
+  void keep_whole_replicas() {
+    std::map<std::int64_t, std::vector<std::int64_t>> tensor_of;  // by replica
+    for (const Column& column : columns) tensor_of[column.d].push_back(column.t);
+    const auto best = std::max_element(tensor_of.begin(), tensor_of.end(), [](const auto& a, const auto& b) {
+      return a.second.size() < b.second.size();
+    });
+    columns_each = best->second.size();
+    std::erase_if(columns, [&, kept = best->second](const Column& column) { return tensor_of.at(column.d) != kept; });
   }
 
   std::uint32_t pass_piece(std::uint32_t rank, std::int32_t step, std::int32_t chunk, std::int32_t micro_batch,
@@ -1857,6 +1870,7 @@ class Rebuilder {
   const RebuildOptions& options;
   Rebuilt* out = nullptr;
   std::vector<Column> columns;
+  std::size_t columns_each = 1;  // of one replica
   std::vector<PassPieces> pass_pieces;
   std::vector<std::int64_t> traced_stage;  // by rank of the traced job
   std::vector<std::uint8_t> ends_step;     // by node of the traced job: 1 = begin or end of a step
