@@ -394,6 +394,7 @@ void predict(const TraceSet& set, const GraphBuild& build, const Replay& before,
     if (auto done = apply_edit(scenario, other_edits()[more / 2 % other_edits().size()]))
       applied.push_back(std::move(*done));
   }
+  if (!check_times(changed.graph)) return;
   Replay after;
   replay_with_contention(changed.graph, now, after);
   for (std::uint32_t n = 0; n < changed.graph.size(); ++n)

@@ -178,6 +178,7 @@ Result<int> run_predict(const Args& given) {
     if (!done) return tl::unexpected(done.error());
     applied.push_back(std::move(*done));
   }
+  if (Status ok = check_times(changed.build.graph); !ok) return tl::unexpected(ok.error());
   progress.stage("replaying");
   replay_with_contention(changed.build.graph, rebuilt ? new_overlap : overlap, changed.replay);
 

@@ -107,6 +107,7 @@ Status GraphBuilder::join(const TraceSet& traces, const GraphOptions& options, s
   }
   if (ranks.size() == 1) {
     std::swap(out.graph, ranks.front().graph);
+    out.communication.meetings.clear();  // with itself: a peer's number that is the rank's own
     if (Status s = weigh_meetings(ranks, out.communication, out.notes); !s) return s;
   } else {
     if (!joined) out.communication.meetings.clear();

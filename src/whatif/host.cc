@@ -5,6 +5,19 @@
 
 namespace orrery {
 
+Status check_times(const ExecGraph& g) {
+  constexpr double kCentury = 3.15e18;
+  double sum = 0;
+  bool negative = false;  // what was rounded beyond int64
+  for (const Ns d : g.duration) {
+    sum += static_cast<double>(d);
+    negative = negative || d < 0;
+  }
+  for (const Ns lag : g.pred_lag) sum += static_cast<double>(lag > 0 ? lag : 0);
+  if (!negative && sum < kCentury) return {};
+  return fail("the changed job would run for more than a hundred years");
+}
+
 Changed scale_host(ExecGraph& g, double factor, std::uint32_t only_rank) {
   Changed changed;
   for (std::uint32_t n = 0; n < g.size(); ++n) {

@@ -475,6 +475,7 @@ void ProgramEditor::each_end(const std::function<void(std::uint32_t, std::uint32
 void ProgramEditor::rewrite() {
   std::vector<Item> items;
   std::vector<ItemEdge> edges;
+  std::vector<std::uint8_t> weight;
   items.reserve(p.items.size());
   edges.reserve(p.edges.size());
   for (std::uint32_t r = 0; r < p.pieces.size(); ++r)
@@ -507,6 +508,7 @@ void ProgramEditor::rewrite() {
             }
             item.edges = static_cast<std::uint32_t>(x.edges.size());
             items.push_back(item);
+            weight.push_back(0);
           }
         }
         if (i == was.count || number[i] == kNone) continue;
@@ -523,12 +525,14 @@ void ProgramEditor::rewrite() {
           if (of == i) edges.push_back(edge);
         item.edges = static_cast<std::uint32_t>(edges.size()) - item.first_edge;
         items.push_back(item);
+        weight.push_back(p.weight.empty() ? 0 : p.weight[was.first + i]);
       }
       out.count = static_cast<std::uint32_t>(items.size()) - out.first;
       p.pieces[r][k] = out;
     }
   p.items = std::move(items);
   p.edges = std::move(edges);
+  p.weight = std::move(weight);
 }
 
 void ProgramEditor::say(const std::string& what) {

@@ -23,7 +23,7 @@ void Rebuilder::mark_whole_runs() {
         o.kind.push_back(NodeKind::rendezvous);
         o.at_begin.push_back(begin ? 1 : 0);
         o.rank.push_back(r);
-        o.source.push_back(OpId{raw(g.source[n]) + op_offset[g.rank[n]]});
+        o.source.push_back(source_in(ranks[r].column, n));
         if (begin) {
           o.pred.push_back(kNoNode);
           o.pred_kind.push_back(EdgeKind::root);
@@ -34,8 +34,8 @@ void Rebuilder::mark_whole_runs() {
           const std::uint32_t last = resolve(ranks[r].order[role].back());
           if (open(last)) continue;
           o.pred.push_back(NodeId{last});
-          o.pred_kind.push_back(program.roles[role].kind == LaneRole::Kind::thread ? EdgeKind::thread
-                                                                                   : EdgeKind::stream);
+          const bool thread = role < program.roles.size() && program.roles[role].kind == LaneRole::Kind::thread;
+          o.pred_kind.push_back(thread ? EdgeKind::thread : EdgeKind::stream);
           o.pred_lag.push_back(0);
         }
         o.first_pred.push_back(o.edges());

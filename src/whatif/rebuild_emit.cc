@@ -258,7 +258,7 @@ bool Rebuilder::insert_bucket(NewRank& rank, double parameters) {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> mine;
   for (const auto& sample : buckets.samples)
     if (std::find(column.rank.begin(), column.rank.end(), sample.first) != column.rank.end()) mine.push_back(sample);
-  if (mine.empty()) mine = buckets.samples;
+  if (mine.empty()) return false;
   const auto& [base_rank, piece] = mine[rank.buckets++ % mine.size()];
   const double before = bucket_parameters(base_rank, piece);
   rank.bucket_use = Use{};
@@ -513,7 +513,7 @@ void Rebuilder::place_transfer(const Issued& made, std::uint32_t before) {
   row.op = t.send ? CommOp::send : CommOp::recv;
   row.first_part = static_cast<std::uint32_t>(next.parts.size());
   row.parts = 1;
-  row.bytes = static_cast<std::int64_t>(each);
+  row.bytes = whole(each);
   row.group = group;
   next.parts.push_back({peer, row.bytes, group, t.send});
   const double was_ns = traced_exchange_ns(was);
@@ -581,7 +581,7 @@ std::uint32_t Rebuilder::add_node(std::uint32_t r, const Item& item, Ns took, st
   o.kind.push_back(g.kind[item.node]);
   o.at_begin.push_back(at_begin);
   o.rank.push_back(r);
-  o.source.push_back(OpId{raw(g.source[item.node]) + op_offset[g.rank[item.node]]});
+  o.source.push_back(source_in(ranks[r].column, item.node));
   for (const NewEdge& e : edges) {
     o.pred.push_back(e.from == kNone ? kNoNode : NodeId{e.from});
     o.pred_kind.push_back(e.kind);

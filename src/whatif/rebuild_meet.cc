@@ -84,13 +84,13 @@ void Rebuilder::meet(std::uint32_t r, Cursor& at, const Item& item, std::uint32_
       const Key key{-1, sender, t.forward, t.chunk, t.micro_batch, rank.t, rank.d, at.use->step};
       meetings.push_back(meeting(key, 2, group, CommOp::send));
       const std::int64_t peer = rank_number(now.layout, rank.t, rank.d, t.peer_stage);
-      next.parts.push_back({peer, static_cast<std::int64_t>(each), group, t.send});
+      next.parts.push_back({peer, whole(each), group, t.send});
       ++row.parts;
       longest = std::max(longest, exchange_ns(now.layout, rank.number, peer, each));
     }
     const double before = traced_exchange_ns(was);
     if (before > 0) factor = longest / before;
-    row.bytes = static_cast<std::int64_t>(each) * row.parts;
+    row.bytes = whole(each) * row.parts;
     row.group = row.parts > 0 ? next.parts[row.first_part].group : kNone;
   } else {
     double bytes = static_cast<double>(std::max<std::int64_t>(was.bytes, 0)) * message_factor(was, role);
@@ -106,7 +106,7 @@ void Rebuilder::meet(std::uint32_t r, Cursor& at, const Item& item, std::uint32_
                     old.layout.placement(old_role));
     const double after = transfer_ns(net, pattern_of(row.op), bytes, now.layout.placement(role));
     if (before > 0 && after > 0) factor = after / before;
-    if (was.bytes >= 0) row.bytes = std::llround(bytes);
+    if (was.bytes >= 0) row.bytes = whole(bytes);
     row.group = group_of(rank, role, was.group);
     if (met) {
       const auto members = simulated_members(role);
@@ -154,7 +154,7 @@ void Rebuilder::meet_made(std::uint32_t r, Cursor& at, const Item& item, std::ui
   row.stream = rank.lane[item.lane];
   row.launched = true;
   row.start = row.end = g.observed_start[item.node];
-  row.bytes = std::llround(bytes);
+  row.bytes = whole(bytes);
   row.first_part = static_cast<std::uint32_t>(next.parts.size());
   NewRow to;
   to.rank = r;
@@ -170,7 +170,7 @@ void Rebuilder::meet_made(std::uint32_t r, Cursor& at, const Item& item, std::ui
       const Key key{-1, sender, t.forward, t.chunk, t.micro_batch, rank.t, rank.d, at.use->step};
       to.meetings.push_back(meeting(key, 2, row.group, CommOp::send));
       const std::int64_t peer = rank_number(now.layout, rank.t, rank.d, t.peer_stage);
-      next.parts.push_back({peer, std::llround(bytes), row.group, t.send});
+      next.parts.push_back({peer, whole(bytes), row.group, t.send});
       ++row.parts;
       took = std::max(took, exchange_ns(now.layout, rank.number, peer, bytes));
     }
@@ -215,7 +215,7 @@ void Rebuilder::arrive(std::uint32_t m, std::uint32_t id) {
   o.kind.push_back(NodeKind::rendezvous);
   o.at_begin.push_back(0);
   o.rank.push_back(first.rank);
-  o.source.push_back(OpId{raw(g.source[first.base_node]) + op_offset[g.rank[first.base_node]]});
+  o.source.push_back(source_in(ranks[first.rank].column, first.base_node));
   for (const std::uint32_t k : new_meetings[m].rows) {
     o.pred.push_back(NodeId{out->build.communication.rows[new_rows[k].row].node});
     o.pred_kind.push_back(EdgeKind::collective);

@@ -10,11 +10,12 @@ Status Rebuilder::run(Rebuilt& result) {
   out = &result;
   if (Status s = prepare(); !s) return s;
   if (Status s = plan(); !s) return s;
+  if (Status s = check_buckets(); !s) return s;
   merge_traces();
   make_ranks();
   if (Status s = emit(); !s) return s;
   finish();
-  return {};
+  return check_times(out->build.graph);
 }
 
 std::int64_t Rebuilder::rank_number(const JobLayout& l, std::int64_t t, std::int64_t d, std::int64_t s) const {
@@ -40,6 +41,7 @@ Status Rebuilder::prepare() {
     }
   if (columns.empty())
     return fail("no pipeline of the traced job has all its stages in the traces", "", "give the traces of all ranks");
+  keep_whole_replicas();
   auto traced =
       make_schedule(old.schedule, static_cast<std::int32_t>(old.layout.pp), old.chunks,
                     static_cast<std::int32_t>(old.layout.num_microbatches), overlaps(old), old.all_forward_first);
@@ -234,9 +236,17 @@ double Rebuilder::bucket_parameters(std::uint32_t r, std::uint32_t piece) const 
 }
 
 const Rebuilder::Column& Rebuilder::column_for(std::int64_t t, std::int64_t d) const {
-  for (const Column& column : columns)
-    if (column.t == t % old.layout.tp && column.d == d % old.layout.dp) return column;
-  return columns[static_cast<std::size_t>(t + d) % columns.size()];
+  const auto each = static_cast<std::int64_t>(columns_each), all = std::ssize(columns);
+  return columns[static_cast<std::size_t>((d % (all / each)) * each + t % each)];
+}
+
+void Rebuilder::keep_whole_replicas() {
+  std::map<std::int64_t, std::vector<std::int64_t>> tensor_of;  // by replica
+  for (const Column& column : columns) tensor_of[column.d].push_back(column.t);
+  const auto best = std::max_element(tensor_of.begin(), tensor_of.end(),
+                                     [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  columns_each = best->second.size();
+  std::erase_if(columns, [&, kept = best->second](const Column& column) { return tensor_of.at(column.d) != kept; });
 }
 
 std::uint32_t Rebuilder::pass_piece(std::uint32_t rank, std::int32_t step, std::int32_t chunk, std::int32_t micro_batch,
@@ -455,6 +465,19 @@ const Rebuilder::ExchangePiece* Rebuilder::exchange_for(const Column& column, co
   }
   if (it->second.empty()) return nullptr;
   return it->second[static_cast<std::size_t>(number[mask]++) % it->second.size()];
+}
+
+Status Rebuilder::check_buckets() const {
+  if (!buckets.overlapped) return {};
+  for (const NewRank& rank : ranks) {
+    const std::vector<std::uint32_t>& own = columns[rank.column].rank;
+    if (std::none_of(buckets.samples.begin(), buckets.samples.end(),
+                     [&](const auto& x) { return std::find(own.begin(), own.end(), x.first) != own.end(); }))
+      return fail("rank " + std::to_string(g.ranks[rank.source].rank) +
+                      " reduces no gradients beside its backward pass, others do",
+                  "", "are all files of one run?");
+  }
+  return {};
 }
 
 }  // namespace orrery::rebuilding

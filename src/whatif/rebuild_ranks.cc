@@ -7,6 +7,9 @@
 namespace orrery::rebuilding {
 
 void Rebuilder::merge_traces() {
+  column_of.assign(g.ranks.size(), kNone);
+  for (const Column& column : columns)
+    for (const std::uint32_t r : column.rank) column_of[r] = static_cast<std::uint32_t>(&column - columns.data());
   op_offset.assign(g.ranks.size(), 0);
   lane_offset.assign(g.ranks.size(), 0);
   std::vector<std::uint8_t> used(columns.size(), 0);
@@ -73,12 +76,43 @@ void Rebuilder::merge_traces() {
       }
     }
     add_made(merged, column);
+    add_foreign(merged, column);
     if (schedule.overlap) add_exchange_streams(merged);
     std::vector<std::uint32_t> parts;
     for (const std::uint32_t r : column.rank) parts.push_back(g.ranks[r].trace);
     out->parts.push_back(std::move(parts));
     out->traces.ranks.push_back(std::move(merged));
   }
+}
+
+void Rebuilder::add_foreign(RankTrace& merged, const Column& column) {
+  const auto k = static_cast<std::uint32_t>(&column - columns.data());
+  const bool whole = merged.ops.start.size() == merged.ops.size();
+  for (const std::uint32_t r : column.rank)
+    for (const PieceItems& piece : program.pieces[r])
+      for (std::uint32_t i = piece.first; i < piece.first + piece.count; ++i) {
+        const std::uint32_t n = program.items[i].node;
+        if (column_of[g.rank[n]] == k) continue;
+        if (!foreign.try_emplace({k, n}, static_cast<std::uint32_t>(merged.ops.size())).second) continue;
+        const RankTrace& t = traces.ranks[g.ranks[g.rank[n]].trace];
+        const bool named = g.source[n] != kNoOp;
+        merged.ops.name.push_back(merged.strings.intern(named ? t.name_of(g.source[n]) : std::string_view()));
+        merged.ops.lane.push_back(LaneId{0});
+        merged.ops.kind.push_back(named ? t.ops.kind[raw(g.source[n])] : OpKind::other);
+        if (!whole) continue;
+        merged.ops.start.push_back(merged.window_start);
+        merged.ops.dur.push_back(0);
+        merged.ops.corr.push_back(0);
+        merged.ops.ext.push_back(0);
+        merged.ops.extra.push_back(kNone);
+      }
+}
+
+OpId Rebuilder::source_in(std::uint32_t column, std::uint32_t n) const {
+  if (column_of[g.rank[n]] == column)
+    return g.source[n] == kNoOp ? kNoOp : OpId{raw(g.source[n]) + op_offset[g.rank[n]]};
+  const auto it = foreign.find({column, n});
+  return it == foreign.end() ? kNoOp : OpId{it->second};
 }
 
 void Rebuilder::add_made(RankTrace& merged, const Column& column) {

@@ -15,6 +15,11 @@ namespace orrery::rebuilding {
 
 inline constexpr std::uint32_t kPending = 0x80000000u;  // a reference to a transfer that is not placed yet
 
+// Bytes of a message; absurd sizes stay countable.
+inline std::int64_t whole(double bytes) {
+  return bytes < 1e15 ? std::llround(std::max(bytes, -1.0)) : 1'000'000'000'000'000;
+}
+
 inline std::string_view name_of_op(CommOp op) {
   switch (op) {
     case CommOp::all_reduce:
@@ -143,7 +148,11 @@ class Rebuilder {
     std::uint8_t mask;
     std::int32_t stage;
   };
+  // Replica by replica, each with the same tensor ranks: see keep_whole_replicas.
   const Column& column_for(std::int64_t t, std::int64_t d) const;
+  // Of replicas of which some ranks have no trace, collectives met fewer partners than others': ranks put together of
+  // both kinds would wait for each other. Kept are those with the same, the most, tensor ranks.
+  void keep_whole_replicas();
   std::uint32_t pass_piece(std::uint32_t rank, std::int32_t step, std::int32_t chunk, std::int32_t micro_batch,
                            PieceKind kind, std::int32_t layer = -1) const;
   // Refuses what would take all memory, before anything is laid out.
@@ -156,9 +165,15 @@ class Rebuilder {
   // k-th of those for the k-th such of the new rank, so that an unchanged job is put together as it was.
   const ExchangePiece* exchange_for(const Column& column, const Slot& slot, std::uint32_t source,
                                     std::map<std::uint8_t, std::int32_t>& number);
+  // Buckets are those of a rank's own pipeline, whose rows are in its trace.
+  Status check_buckets() const;
 
   // ---- traces of the new ranks: names and lanes of a column's ranks together ----
   void merge_traces();
+  // The host work of what is made is like that of one rank, of whichever pipeline: its names are wanted here too.
+  void add_foreign(RankTrace& merged, const Column& column);
+  // Row of a column's merged trace that a node of the traced job came from.
+  OpId source_in(std::uint32_t column, std::uint32_t n) const;
   // Streams and names of what is made.
   void add_made(RankTrace& merged, const Column& column);
   // Streams of overlapped transfers, as torch and Megatron-LM have them: one for each peer, which both its sends and
@@ -297,6 +312,7 @@ class Rebuilder {
   const RebuildOptions& options;
   Rebuilt* out = nullptr;
   std::vector<Column> columns;
+  std::size_t columns_each = 1;  // of one replica
   std::vector<PassPieces> pass_pieces;
   std::vector<std::int64_t> traced_stage;  // by rank of the traced job
   std::vector<std::uint8_t> ends_step;     // by node of the traced job: 1 = begin or end of a step
@@ -312,8 +328,10 @@ class Rebuilder {
   std::uint32_t main_role = 0;  // the thread that runs the schedule
   std::vector<NewRank> ranks;
   std::vector<std::vector<std::uint32_t>> made_lane,
-      made_op;                                        // by column: by role, the lane added; by made task, its name
-  std::uint32_t made_name = 0;                        // of Communication::op_names: the first made task's
+      made_op;                           // by column: by role, the lane added; by made task, its name
+  std::uint32_t made_name = 0;           // of Communication::op_names: the first made task's
+  std::vector<std::uint32_t> column_of;  // by rank of the traced job; kNone = its pipeline is not whole
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> foreign;  // column, node of another: row
   std::vector<std::uint32_t> op_offset, lane_offset;  // by rank of the traced job, in its column's merged trace
   std::vector<std::uint32_t> pending;                 // by slot: the node of a transfer, kNone = not placed
   std::vector<NewRow> new_rows;
