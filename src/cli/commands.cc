@@ -127,7 +127,8 @@ std::vector<Command> make_commands() {
              "sequence-parallel, recompute, distributed-optimizer",
              Takes::word},
             {"--search", "gpus=N,KEY=VALUE,...",
-             "rank the layouts and schedules that are feasible on so many GPUs; also max-tp, max-pp, max-dp, "
+             "rank the layouts and schedules that are feasible on so many GPUs (with --tp, --pp or --dp those of that "
+             "degree alone), for the same sequences a step; also max-tp, max-pp, max-dp, "
              "global-batch-size, micro-batch-size=1:2:4, chunks=1:2:4",
              Takes::word},
             {"--explain", "", "every row of the explanation, not only the largest"},

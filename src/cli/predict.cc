@@ -31,9 +31,11 @@ std::vector<Edit> edits_among(const Names& names, const Args& args) {
   return edits;
 }
 
+constexpr std::pair<const char*, const char*> kShortNames[] = {{"--microbatches", "--num-microbatches"},
+                                                               {"--seq", "--seq-length"}};
 // The other names of options.
 Args with_full_names(Args args) {
-  for (const auto& [name, full] : {std::pair("--microbatches", "--num-microbatches"), {"--seq", "--seq-length"}})
+  for (const auto& [name, full] : kShortNames)
     if (const auto it = args.options.find(name); it != args.options.end()) args.options.emplace(full, it->second);
   return args;
 }
@@ -65,6 +67,9 @@ Result<AppliedEdit> dp_alone(const Run& run, GraphBuild& build, JobLayout& layou
 }  // namespace
 
 Result<int> run_predict(const Args& given) {
+  for (const auto& [name, full] : kShortNames)
+    if (given.has(name) && given.has(full))
+      return fail("the same as " + std::string(full) + ", which is given too", std::string(name));
   const Args args = with_full_names(given);
   auto options = understand(*find_command("predict"), args);
   if (!options) return tl::unexpected(options.error());
@@ -164,6 +169,10 @@ Result<int> run_predict(const Args& given) {
   SearchResult found;
   if (space) {
     if (!job) return tl::unexpected(job.error());
+    // what was asked for is not varied
+    if (asked.contains("--tp")) space->tp = next.layout.tp, space->max_tp = next.layout.tp;
+    if (asked.contains("--pp")) space->pp = next.layout.pp;
+    if (asked.contains("--dp")) space->dp = next.layout.dp;
     progress.stage("trying layouts");
     auto made =
         search(run->traces, run->build, *job, next, *space, overlap, iteration_ms(run->build.graph, run->replay),

@@ -177,8 +177,10 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   for (const AppliedEdit& e : edits) {
     applied.table.rows.push_back({e.edit.name, e.edit.value, static_cast<std::int64_t>(e.changed.nodes),
                                   static_cast<std::int64_t>(e.changed.edges), e.assumes});
-    doubt += e.doubt * e.doubt;
-    floor += e.floor * e.floor;
+    if (e.changed.nodes != 0 || e.changed.edges != 0) {  // what changed nothing is not in doubt
+      doubt += e.doubt * e.doubt;
+      floor += e.floor * e.floor;
+    }
     if (e.changed.nodes == 0 && e.changed.edges == 0)
       d.notes.add("edit-without-effect", Severity::info, 1,
                   e.edit.name + (e.edit.value.empty() ? "" : " " + e.edit.value),
@@ -203,6 +205,8 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   for (std::size_t c = 0; c < kClasses.size(); ++c)
     add(baseline, {.key = std::string("breakdown.") + kClasses[c]}, replayed.classes[c]);
   add(result, {.key = "iteration_ms"}, predicted.iteration);
+  add(result, {.key = "speedup", .text_only = true},
+      predicted.iteration > 0 ? Cell{replayed.iteration / predicted.iteration} : Cell{});
   add(result, {.key = "interval_ms", .json_only = true},
       std::vector<double>{std::max(0.0, predicted.iteration - half), predicted.iteration + half});
   add(result, {.key = "interval_half_ms", .title = "+- ms (90 %)"}, half);

@@ -1,5 +1,6 @@
 #include "whatif/platform.h"
 
+#include <cctype>
 #include <cmath>
 
 namespace orrery {
@@ -11,7 +12,9 @@ Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobMo
       if (from == nullptr) from = find_gpu(d.name);
   if (from == nullptr)
     return fail("the traces do not say which GPU they are from, or nothing is known of it", "--platform");
-  const GpuFacts* to = find_gpu(name);
+  std::string upper = name;
+  for (char& letter : upper) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  const GpuFacts* to = find_gpu(upper);
   if (to == nullptr) {
     return fail("nothing is known of this GPU: " + name, "--platform",
                 "H100, H200, B200, A100, V100, H800, MI300X ...");

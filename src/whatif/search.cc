@@ -61,11 +61,12 @@ std::vector<JobShape> feasible(const JobModel& job, const JobShape& from, const 
   std::vector<std::int32_t> chunks = space.chunks;
   if (chunks.empty()) chunks = {1, 2, 4};
   for (std::int64_t tp = 1; tp <= std::min(max_tp, space.gpus); ++tp) {
-    if (space.gpus % tp != 0) continue;
+    if (space.gpus % tp != 0 || (space.tp > 0 && tp != space.tp)) continue;
     for (std::int64_t pp = 1; tp * pp <= space.gpus; ++pp) {
       if (space.gpus % (tp * pp) != 0 || (space.max_pp > 0 && pp > space.max_pp)) continue;
+      if (space.pp > 0 && pp != space.pp) continue;
       const std::int64_t dp = space.gpus / (tp * pp);
-      if (space.max_dp > 0 && dp > space.max_dp) continue;
+      if ((space.max_dp > 0 && dp > space.max_dp) || (space.dp > 0 && dp != space.dp)) continue;
       for (const std::int64_t size : sizes) {
         if (batch % (size * dp) != 0) continue;
         for (const std::int32_t chunk : chunks) {

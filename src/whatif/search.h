@@ -12,6 +12,7 @@ namespace orrery {
 struct SearchSpace {
   std::int64_t gpus = 0;
   std::int64_t max_tp = 0, max_pp = 0, max_dp = 0;  // 0 = a server's GPUs for tp, else no limit
+  std::int64_t tp = 0, pp = 0, dp = 0;              // 0 = varied
   std::int64_t global_batch = 0;                    // sequences of a step; 0 = the job's
   std::vector<std::int64_t> micro_batch_sizes;      // empty = the job's
   std::vector<std::int32_t> chunks;                 // of interleaved schedules; 1 = 1F1B. Empty: 1, 2, 4

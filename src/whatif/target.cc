@@ -13,7 +13,9 @@ namespace {
 Result<std::int64_t> whole(const std::string& option, const std::string& text) {
   std::int64_t n = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (error != std::errc{} || end != text.data() + text.size() || n < 1 || n > 100'000'000)
+  if (error == std::errc::result_out_of_range || (error == std::errc{} && n > 100'000'000))
+    return fail("above 100,000,000: " + text, option);
+  if (error != std::errc{} || end != text.data() + text.size() || n < 1)
     return fail("not a whole number from 1: " + text, option);
   return n;
 }
@@ -198,13 +200,13 @@ Status check_shape(const JobShape& shape) {
                         shape.chunks > 1 ? "chunks of the stages" : "stages", "--layers");
       !s)
     return s;
-  if (Status s = forbid(d.tp, d.heads, "heads", "tensor-parallel ranks", "--heads"); !s) return s;
+  if (Status s = forbid(d.tp, d.heads, "heads", "tensor-parallel ranks", "--tp"); !s) return s;
   if (d.kv_heads > 0 && !divides(d.kv_heads, d.heads))
     return fail(number(d.heads) + " heads are not divisible by " + number(d.kv_heads) + " key-value heads", "--heads");
   if (d.kv_heads > 0 && !divides(d.tp, d.kv_heads) && !divides(d.kv_heads, d.tp))
     return fail(number(d.kv_heads) + " key-value heads and " + number(d.tp) + " tensor-parallel ranks do not divide",
                 "--tp");
-  if (Status s = forbid(d.tp, d.ffn, "feed-forward columns", "tensor-parallel ranks", "--ffn"); !s) return s;
+  if (Status s = forbid(d.tp, d.ffn, "feed-forward columns", "tensor-parallel ranks", "--tp"); !s) return s;
   if (d.sequence_parallel)
     if (Status s = forbid(d.tp, d.seq, "tokens of a sequence", "tensor-parallel ranks", "--sequence-parallel"); !s)
       return s;

@@ -271,17 +271,19 @@ void ChromeTrace::collect_host(std::uint32_t lane) {
       std::erase_if(slices_, [](const Slice& s) { return s.last_node == kNone || s.end < s.begin; }));
 }
 
-// A task is one node, or several of the same row: a collective's arrival and its transfer.
+// A task is one node, or two of the same row: a collective's arrival and its transfer. In a job that was changed a row
+// may have been run several times: an arrival begins another slice.
 void ChromeTrace::collect_device(std::uint32_t lane) {
   for (std::uint32_t k = first_of_lane_[lane]; k < first_of_lane_[lane + 1]; ++k) {
     const std::uint32_t i = by_lane_[k], op = raw(g_.source[i]);
     if (g_.kind[i] == NodeKind::host) continue;
-    if (!is_task(g_.kind[i]) || op >= slot_of_op_.size() || slot_of_op_[op] == kNone) {
-      if (is_task(g_.kind[i]) && op < slot_of_op_.size()) slot_of_op_[op] = static_cast<std::uint32_t>(slices_.size());
+    const bool arrival = g_.kind[i] == NodeKind::comm && g_.at_begin[i] != 0;
+    if (arrival || !is_task(g_.kind[i]) || op >= slot_of_op_.size() || slot_of_op_[op] == kNone) {
+      if (arrival && op < slot_of_op_.size()) slot_of_op_[op] = static_cast<std::uint32_t>(slices_.size());
       slices_.push_back({r_.start[i], r_.end[i], i, i});
       continue;
     }
-    Slice& s = slices_[slot_of_op_[op]];
+    Slice& s = slices_[std::exchange(slot_of_op_[op], kNone)];
     s.begin = std::min(s.begin, r_.start[i]);
     if (r_.end[i] >= s.end) {
       s.end = r_.end[i];
