@@ -1,4 +1,7 @@
 // orrery predict: the same job, changed.
+#include <unistd.h>
+
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -46,6 +49,13 @@ std::uint64_t moved_nodes(const ExecGraph& before, const ExecGraph& after) {
   std::uint64_t n = 0;
   for (std::uint32_t i = 0; i < before.size(); ++i) n += before.duration[i] != after.duration[i];
   return std::max<std::uint64_t>(n, 1);
+}
+
+// What half of the machine's memory holds of a graph, at some 100 bytes an event.
+std::uint64_t most_nodes() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || size <= 0) return kMostNodes;
+  return std::min(kMostNodes, static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(size) / 200);
 }
 
 // Where the job's passes and layers cannot be told its data parallelism still can be changed: transfers alone.
@@ -145,7 +155,8 @@ Result<int> run_predict(const Args& given) {
     RatesError error;
     Changed moved;
     if (!same_shape(job->base, next) || !table.rows().empty()) {
-      auto made = rebuild_as(run->traces, changed.build, *job, next, &table, {}, error);
+      const RebuildOptions limits{.max_nodes = most_nodes()};
+      auto made = rebuild_as(run->traces, changed.build, *job, next, &table, limits, error);
       if (!made) return tl::unexpected(made.error());
       moved.nodes = moved_nodes(run->build.graph, made->build.graph);
       moved.edges = made->unlike;
@@ -174,6 +185,7 @@ Result<int> run_predict(const Args& given) {
     if (asked.contains("--pp")) space->pp = next.layout.pp;
     if (asked.contains("--dp")) space->dp = next.layout.dp;
     progress.stage("trying layouts");
+    space->most_nodes = most_nodes();
     auto made =
         search(run->traces, run->build, *job, next, *space, overlap, iteration_ms(run->build.graph, run->replay),
                options->threads, [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); });
