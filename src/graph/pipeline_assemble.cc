@@ -189,6 +189,22 @@ Status assemble_pipeline(const PipelineTrace& t, const PipelineModel& m, const P
     g.steps.push_back(
         {.number = step.number, .rank = rank, .begin = step.begin, .end = std::max(step.begin, step.end[rank])});
   });
+  // Steps begin when they were measured to, but not before all ranks have ended the one before: one that was made
+  // longer holds up the next.
+  std::map<Ns, std::vector<std::size_t>> begun;  // measured begin -> rows of bounds
+  for (std::size_t k = 0; k < bounds.size(); ++k) begun[g.steps[k].begin].push_back(k);
+  const std::vector<std::size_t>* earlier = nullptr;
+  for (const auto& [at, now] : begun) {
+    if (earlier != nullptr) {
+      Sketch::Node all{.rank = g.steps[earlier->front()].rank, .kind = NodeKind::rendezvous};
+      for (const std::size_t k : *earlier) all.observed = std::max(all.observed, g.steps[k].end);
+      const Ns early = std::min<Ns>(0, at - all.observed);
+      const std::uint32_t node = d.add(all);
+      for (const std::size_t k : *earlier) d.edges.push_back({node, bounds[k].end, EdgeKind::collective, 0});
+      for (const std::size_t k : now) d.edges.push_back({bounds[k].begin, node, EdgeKind::thread, early});
+    }
+    earlier = &now;
+  }
   std::vector<std::uint32_t> rendezvous(p.meetings.size()), enter = first;  // what waits lead to
   for (std::uint32_t k = 0; k < p.meetings.size(); ++k) {
     const PipelineMeeting& meeting = p.meetings[k];
