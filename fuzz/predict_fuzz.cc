@@ -193,11 +193,11 @@ void damage(TraceSet& set, Bytes& bytes) {
       std::swap(o.name[from], one_of(o.name, much));
       break;
     case 2:
-      for (std::size_t i = from; i < to; ++i) o.name[i] = (how & 1) != 0 ? t.strings.intern(one_of(kNames, how)) : other;
+      for (std::size_t i = from; i < to; ++i)
+        o.name[i] = (how & 1) != 0 ? t.strings.intern(one_of(kNames, how)) : other;
       break;
     case 3:
-      for (std::size_t i = from; i < to; ++i)
-        o.start[i] += static_cast<std::int16_t>(much) * (Ns{1} << how % 24);
+      for (std::size_t i = from; i < to; ++i) o.start[i] += static_cast<std::int16_t>(much) * (Ns{1} << how % 24);
       break;
     case 4:
       for (std::size_t i = from; i < to; ++i) o.dur[i] = much * (Ns{1} << how % 24);
@@ -298,15 +298,20 @@ constexpr std::string_view kNumbers[] = {"1", "2", "3", "4", "6", "8", "16", "32
 constexpr std::string_view kSchedules[] = {"1f1b", "interleaved:2", "zero-bubble", "interleaved:4"};
 constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
 constexpr std::string_view kSwitch[] = {"on", "off"};
-constexpr std::string_view kSaid[] = {"tp=1,pp=2,dp=1",         "tp=2,pp=1,dp=1",      "tp=1,pp=1,dp=2",
-                                      "pp=2,num-microbatches=2", "schedule=interleaved:2", "layers=2",
+constexpr std::string_view kSaid[] = {"tp=1,pp=2,dp=1",
+                                      "tp=2,pp=1,dp=1",
+                                      "tp=1,pp=1,dp=2",
+                                      "pp=2,num-microbatches=2",
+                                      "schedule=interleaved:2",
+                                      "layers=2",
                                       "hidden=64,ffn=256,heads=2,seq=64,micro-batch-size=1,vocab=256",
                                       "recompute=none,sequence-parallel=on,distributed-optimizer=on,gpus-per-node=1"};
 const std::vector<Edit>& other_edits() {
-  static const std::vector<Edit> edits = {
-      {"--host", "0.5x"},   {"--launch", "2x"},     {"--cuda-graphs", ""},       {"--delay", "rank=0,ms=1"},
-      {"--network", "2x"},  {"--kernel", "gemm=2"}, {"--perfect-overlap", ""},   {"--without-stragglers", ""},
-      {"--fuse", "a,gemm"}, {"--network", "intra=5,latency_us=3"}};
+  static const std::vector<Edit> edits = {{"--host", "0.5x"},        {"--launch", "2x"},
+                                          {"--cuda-graphs", ""},     {"--delay", "rank=0,ms=1"},
+                                          {"--network", "2x"},       {"--kernel", "gemm=2"},
+                                          {"--perfect-overlap", ""}, {"--without-stragglers", ""},
+                                          {"--fuse", "a,gemm"},      {"--network", "intra=5,latency_us=3"}};
   return edits;
 }
 
@@ -415,7 +420,8 @@ void predict(const TraceSet& set, const GraphBuild& build, const Replay& before,
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 4) return 0;
-  Bytes head(data, std::min<std::size_t>(size, 32)), rest(data + std::min<std::size_t>(size, 32), size - std::min<std::size_t>(size, 32));
+  Bytes head(data, std::min<std::size_t>(size, 32)),
+      rest(data + std::min<std::size_t>(size, 32), size - std::min<std::size_t>(size, 32));
   TraceSet set;
   const std::uint32_t choice = head.byte(), say = head.byte(), options = head.byte();
   for (const RankTrace& t : job_of(choice).ranks) set.ranks.push_back(copy_of(t));

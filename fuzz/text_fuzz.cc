@@ -71,7 +71,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       JobModel job;  // of which nothing is known
       job.base.layout.layers = 4;
       job.base.layout.num_microbatches = 4;
-      job.base.dims = {.seq = 8, .mbs = 1, .hidden = 8, .ffn = 8, .heads = 4, .kv_heads = 4, .head_dim = 2, .vocab = 128};
+      job.base.dims = {
+          .seq = 8, .mbs = 1, .hidden = 8, .ffn = 8, .heads = 4, .kv_heads = 4, .head_dim = 2, .vocab = 128};
       job.shape.recompute = "none";
       std::map<std::string, std::string> asked;
       std::size_t name = 0;

@@ -370,9 +370,8 @@ class Rebuilder {
   void keep_whole_replicas() {
     std::map<std::int64_t, std::vector<std::int64_t>> tensor_of;  // by replica
     for (const Column& column : columns) tensor_of[column.d].push_back(column.t);
-    const auto best = std::max_element(tensor_of.begin(), tensor_of.end(), [](const auto& a, const auto& b) {
-      return a.second.size() < b.second.size();
-    });
+    const auto best = std::max_element(tensor_of.begin(), tensor_of.end(),
+                                       [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
     columns_each = best->second.size();
     std::erase_if(columns, [&, kept = best->second](const Column& column) { return tensor_of.at(column.d) != kept; });
   }
@@ -400,11 +399,11 @@ class Rebuilder {
     };
     const JobLayout& l = now.layout;
     const auto stages = static_cast<double>(l.pp), parts = stages * now.chunks;
-    const double pass = static_cast<double>(l.layers) *
-                            (each(PieceKind::forward_layer) + each(PieceKind::backward_layer)) +
-                        parts * (each(PieceKind::forward_begin) + each(PieceKind::forward_end) +
-                                 each(PieceKind::backward_begin) + each(PieceKind::backward_end)) +
-                        (l.pp > 1 ? 2 * parts * each(PieceKind::exchange) : 0);
+    const double pass =
+        static_cast<double>(l.layers) * (each(PieceKind::forward_layer) + each(PieceKind::backward_layer)) +
+        parts * (each(PieceKind::forward_begin) + each(PieceKind::forward_end) + each(PieceKind::backward_begin) +
+                 each(PieceKind::backward_end)) +
+        (l.pp > 1 ? 2 * parts * each(PieceKind::exchange) : 0);
     const double step = static_cast<double>(l.num_microbatches) * pass +
                         stages * (each(PieceKind::step_begin) + each(PieceKind::step_end));
     const double nodes = step * base_steps * static_cast<double>(tensor) * static_cast<double>(replicas);
@@ -473,8 +472,8 @@ class Rebuilder {
           const auto rotate = static_cast<std::int32_t>(d / old.layout.dp + t / old.layout.tp);
           // the traced stage that begins and ends steps alike
           const auto old_stages = static_cast<std::int32_t>(old.layout.pp);
-          const std::int32_t alike = s == 0             ? 0
-                                     : s == stages - 1  ? old_stages - 1
+          const std::int32_t alike = s == 0                 ? 0
+                                     : s == stages - 1      ? old_stages - 1
                                      : old_stages == stages ? s
                                                             : std::min(1, old_stages - 1);
           rank.source = column.rank[static_cast<std::size_t>(alike)];
@@ -1115,7 +1114,8 @@ class Rebuilder {
   double rank_parameters(const JobShape& shape, std::int64_t stage, std::int32_t chunks) const {
     const double layers = static_cast<double>(shape.layout.layers) / static_cast<double>(shape.layout.pp);
     (void)chunks;
-    return stage_parameters(shape, layers, stage == 0, stage == shape.layout.pp - 1 && !(stage == 0 && shape.tied_embedding));
+    return stage_parameters(shape, layers, stage == 0,
+                            stage == shape.layout.pp - 1 && !(stage == 0 && shape.tied_embedding));
   }
   // How a rank's parameters compare with those of the traced rank whose step it takes.
   double parameter_factor(const NewRank& rank, std::uint32_t base_rank) const {
@@ -1231,8 +1231,7 @@ class Rebuilder {
     if (!host && made == nullptr && !rates.parameter.empty() && rates.parameter[item.node] != 0 &&
         kind != PieceKind::bucket)
       factor = parameter_factor(rank, use.rank) * shard_factor();
-    if (!host && made == nullptr && !rates.slow.empty() && !communicates)
-      factor *= rank.slow / rates.slow[use.rank];
+    if (!host && made == nullptr && !rates.slow.empty() && !communicates) factor *= rank.slow / rates.slow[use.rank];
     if (factor != 1) took = std::llround(static_cast<double>(took) * factor);
     // An unexplained pause before the first work of a pass is the waiting for its input: of several events that calls
     // waited for, the trace does not tell which is which.
@@ -1886,9 +1885,9 @@ class Rebuilder {
   std::uint32_t main_role = 0;  // the thread that runs the schedule
   std::vector<NewRank> ranks;
   std::vector<std::vector<std::uint32_t>> made_lane,
-      made_op;                                        // by column: by role, the lane added; by made task, its name
-  std::uint32_t made_name = 0;                        // of Communication::op_names: the first made task's
-  std::vector<std::uint32_t> column_of;               // by rank of the traced job; kNone = its pipeline is not whole
+      made_op;                           // by column: by role, the lane added; by made task, its name
+  std::uint32_t made_name = 0;           // of Communication::op_names: the first made task's
+  std::vector<std::uint32_t> column_of;  // by rank of the traced job; kNone = its pipeline is not whole
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> foreign;  // column, node of another: row
   std::vector<std::uint32_t> op_offset, lane_offset;  // by rank of the traced job, in its column's merged trace
   std::vector<std::uint32_t> pending;                 // by slot: the node of a transfer, kNone = not placed

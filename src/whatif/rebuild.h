@@ -49,9 +49,9 @@ struct Rates {
 inline constexpr std::uint64_t kMostNodes = 100'000'000;
 
 struct RebuildOptions {
-  std::uint32_t max_replicas = 0;  // replicas of one stage that are run; 0 = as many as the trace has
-  std::uint32_t max_tensor = 0;    // ranks of one layer that are run; 0 = as many as the trace has
-  bool names = true;               // false: Rebuilt::traces have no rows, only numbers are wanted
+  std::uint32_t max_replicas = 0;        // replicas of one stage that are run; 0 = as many as the trace has
+  std::uint32_t max_tensor = 0;          // ranks of one layer that are run; 0 = as many as the trace has
+  bool names = true;                     // false: Rebuilt::traces have no rows, only numbers are wanted
   std::uint64_t max_nodes = kMostNodes;  // of the new graph, as told beforehand; a larger one is refused
 };
 

@@ -160,8 +160,7 @@ Result<SearchResult> search(const TraceSet& traces, const GraphBuild& build, con
     shapes.resize(static_cast<std::size_t>(space.most));
   }
   const unsigned workers = worker_count(threads);
-  const RebuildOptions one{
-      .max_replicas = 1, .max_tensor = 1, .names = false, .max_nodes = space.most_nodes / workers};
+  const RebuildOptions one{.max_replicas = 1, .max_tensor = 1, .names = false, .max_nodes = space.most_nodes / workers};
   const auto time_of = [&](const JobShape& shape, RatesError& error) -> Result<double> {
     auto made = rebuild_as(traces, build, job, shape, nullptr, one, error);
     if (!made) return tl::unexpected(made.error());

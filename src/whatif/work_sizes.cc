@@ -201,7 +201,8 @@ std::optional<Term> Sizes::of_tensor(const Tensor& t, const Spot& s, const Grid&
     if (t.size() == 2 || t.back() == 1)
       for (const Term& lead : leads) add(lead);
     // [..., width], then [..., heads, dim]
-    for (const double last : {static_cast<double>(t.back()), static_cast<double>(t.back()) * static_cast<double>(t[t.size() - 2])})
+    for (const double last :
+         {static_cast<double>(t.back()), static_cast<double>(t.back()) * static_cast<double>(t[t.size() - 2])})
       for (const Term& x : w)
         if (is(x, last))
           for (const Term& lead : rows(x)) add(lead * x);
