@@ -470,6 +470,15 @@ class RankDissector {
     };
     std::vector<std::pair<Ns, std::uint32_t>> marks;  // time from which other threads belong to a piece
     marks.emplace_back(INT64_MIN, 0);
+    std::vector<std::uint32_t> launches;  // rows of the step's thread that begin a launch call, ascending
+    for (const Call& c : calls)
+      if (c.lane == main_lane) launches.push_back(local.at(c.begin));
+    std::sort(launches.begin(), launches.end());
+    // The row behind the last launch of those from `from` on and before `to`; `from` where there is none.
+    const auto behind_launches = [&](std::uint32_t from, std::uint32_t to) {
+      const auto end = std::lower_bound(launches.begin(), launches.end(), to);
+      return end != launches.begin() && *std::prev(end) >= from ? *std::prev(end) + 1 : from;
+    };
 
     for (std::size_t s = 0; s < steps.size(); ++s) {
       const auto step = static_cast<std::int32_t>(s);
@@ -536,11 +545,8 @@ class RankDissector {
         if (end) {
           const std::uint32_t step_end = std::max(from_row, steps[s].past) - (whole_trace ? 0 : 1);
           to_row = step_end;
-          for (const Call& c : calls)
-            if (c.lane == main_lane && local.at(c.begin) >= from_row && local.at(c.begin) < step_end) {
-              to_row = local.at(c.begin);
-              break;
-            }
+          const auto next = std::lower_bound(launches.begin(), launches.end(), from_row);
+          if (next != launches.end() && *next < step_end) to_row = *next;
         } else if (elements[e].exchange) {
           to_row = main_row(calls[elements[e].from]);
         } else if (const Pass& p = passes[elements[e].pass]; p.backward) {
@@ -556,15 +562,11 @@ class RankDissector {
             --i, ++n;
           to_row = local.at(calls[i].begin);
           // work of the element before that was launched on this thread since
-          for (std::size_t j = 0; j < i; ++j)
-            if (calls[j].lane == main_lane && local.at(calls[j].begin) >= from_row && local.at(calls[j].begin) < to_row)
-              from_row = std::max(from_row, end_of_call(calls[j]));
+          from_row = behind_launches(from_row, to_row);
         }
         if (!end && (elements[e].exchange || passes[elements[e].pass].backward)) {
           // launches of any kind before it belong to what came before
-          for (const Call& c : calls)
-            if (c.lane == main_lane && local.at(c.begin) >= from_row && local.at(c.begin) < to_row)
-              from_row = end_of_call(c);
+          from_row = behind_launches(from_row, to_row);
         }
         const std::uint32_t cut = cut_between(from_row, to_row);
         own_main(cut, current);

@@ -175,6 +175,14 @@ Result<Rescheduled> reschedule(const PipelineTrace& t, const PipelineModel& m, c
                     "known",
                     t.micro_batches, t.chunks),
         where);
+  // two passes a chunk and micro-batch, on every rank and step, each with its transfers
+  constexpr double kMostOperations = 20e6;
+  const double operations = 4.0 * to.micro_batches * to.chunks * static_cast<double>(t.ranks.size()) *
+                            static_cast<double>(std::max<std::size_t>(t.steps.size(), 1));
+  if (operations > kMostOperations)
+    return fail(fmt::format("too large to be put together: some {:.0f} million operations, more than {:.0f} million",
+                            operations / 1e6, kMostOperations / 1e6),
+                where, "fewer micro-batches");
   const auto schedule = make_schedule(to.kind, t.stages, to.chunks, to.micro_batches);
   if (!schedule) {
     Error e = schedule.error();
