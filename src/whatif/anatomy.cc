@@ -52,9 +52,8 @@ struct SingleLayer {
 
 class RankDissector {
  public:
-  RankDissector(const TraceSet& all, const GraphBuild& b, const JobLayout& l, const std::vector<std::uint8_t>* p,
-                std::uint32_t r)
-      : traces(all), build(b), g(b.graph), layout(l), packs(p), rank(r) {}
+  RankDissector(const TraceSet& all, const GraphBuild& b, const std::vector<std::uint8_t>* p, std::uint32_t r)
+      : traces(all), build(b), g(b.graph), packs(p), rank(r) {}
 
   // `single`: the layer, where each pass has one; nullptr = told from what repeats itself.
   Status run(Anatomy& out, const std::vector<std::uint32_t>& nodes_of_rank, const std::vector<Use>& use_of,
@@ -722,7 +721,6 @@ class RankDissector {
   const TraceSet& traces;
   const GraphBuild& build;
   const ExecGraph& g;
-  const JobLayout& layout;
   const std::vector<std::uint8_t>* packs;
   std::uint32_t rank;
   const std::vector<std::uint32_t>* nodes = nullptr;
@@ -777,7 +775,7 @@ SingleLayer find_single_layer(const TraceSet& traces, const GraphBuild& build, c
   if (layout.pp < 2) return {};
   for (std::uint32_t r = 0; r < build.graph.ranks.size(); ++r) {
     std::vector<Names> f, b;
-    if (!RankDissector(traces, build, layout, packs, r).list_passes(nodes[r], use, f, b)) return {};
+    if (!RankDissector(traces, build, packs, r).list_passes(nodes[r], use, f, b)) return {};
     const std::int64_t stage = build.graph.ranks[r].rank / stride % layout.pp;
     const auto add = [](std::vector<Names>& to, const std::vector<Names>& from) {
       to.insert(to.end(), from.begin(), from.end());
@@ -814,7 +812,7 @@ Result<Anatomy> dissect_job(const TraceSet& traces, const GraphBuild& build, con
     if (g.kind[n] != NodeKind::rendezvous) nodes[g.rank[n]].push_back(n);
   const auto dissect = [&](const SingleLayer* single) -> Status {
     for (std::uint32_t r = 0; r < g.ranks.size(); ++r)
-      if (Status s = RankDissector(traces, build, layout, packs, r).run(out, nodes[r], use, single); !s) return s;
+      if (Status s = RankDissector(traces, build, packs, r).run(out, nodes[r], use, single); !s) return s;
     return {};
   };
   const Status repeating = dissect(nullptr);
