@@ -771,7 +771,7 @@ SingleLayer find_single_layer(const TraceSet& traces, const GraphBuild& build, c
                               const std::vector<std::uint8_t>* packs,
                               const std::vector<std::vector<std::uint32_t>>& nodes, const std::vector<Use>& use) {
   std::vector<Names> forward, backward, first_forward, first_backward, last_forward, last_backward;
-  const std::int64_t stride = layout.pipeline_outermost ? layout.tp * layout.dp : layout.tp;
+  const std::int64_t stride = layout.stage_stride();
   if (layout.pp < 2) return {};
   for (std::uint32_t r = 0; r < build.graph.ranks.size(); ++r) {
     std::vector<Names> f, b;

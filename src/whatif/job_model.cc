@@ -40,7 +40,7 @@ bool knows_dimensions(const Dims& d) {
 // The schedule whose order of passes all ranks have.
 bool recognise_schedule(const Anatomy& anatomy, const GraphBuild& build, const GivenLayout& given, JobShape& shape) {
   const JobLayout& l = shape.layout;
-  const std::int64_t stride = l.pipeline_outermost ? l.tp * l.dp : l.tp;
+  const std::int64_t stride = l.stage_stride();
   const std::int32_t passes = anatomy.ranks.front().passes;
   for (const RankAnatomy& a : anatomy.ranks)
     if (a.passes != passes) return false;
@@ -192,7 +192,7 @@ void count_parameters(const Program& program, const GraphBuild& build, JobModel&
   constexpr double kGradientBytes = 4;
   const JobLayout& l = base.layout;
   const double layers = static_cast<double>(l.layers) / static_cast<double>(l.pp);
-  const std::int64_t stride = l.pipeline_outermost ? l.tp * l.dp : l.tp;
+  const std::int64_t stride = l.stage_stride();
   std::vector<double> of_stage(static_cast<std::size_t>(l.pp), 0);
   double table = 0, slope = 0, slopes = 0;
   for (std::uint32_t r = 0; r < build.graph.ranks.size(); ++r) {
@@ -466,7 +466,7 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   for (const Straggler& s : find_stragglers(traces, build))
     if (s.kind == StragglerKind::compute) job.slow[s.rank] = s.slower;
   // Beside the ranks of its own stage: others have other work under the same names, as the products of the head.
-  const std::int64_t stride = layout.pipeline_outermost ? layout.tp * layout.dp : layout.tp;
+  const std::int64_t stride = layout.stage_stride();
   std::map<std::int64_t, std::vector<std::uint32_t>> stages;
   for (std::uint32_t r = 0; r < g.ranks.size(); ++r) stages[g.ranks[r].rank / stride % layout.pp].push_back(r);
   for (const auto& [stage, ranks] : stages) {

@@ -85,7 +85,7 @@ std::string_view name_of(GroupRole r) {
 
 Placement JobLayout::placement(GroupRole r) const {
   const std::int64_t dp_stride = pipeline_outermost ? tp : tp * pp;
-  const std::int64_t pp_stride = pipeline_outermost ? tp * dp : tp;
+  const std::int64_t pp_stride = stage_stride();
   // of n ranks `stride` apart, those in the server of the first
   const auto place = [&](std::int64_t n, std::int64_t stride) {
     return Placement{n, std::clamp<std::int64_t>(gpus_per_node / std::max<std::int64_t>(1, stride), 1, n)};
@@ -265,7 +265,7 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
     l.pipeline_outermost = most->first % (l.tp * l.dp) == 0 || most->first > l.tp;
   }
   // groups without a description, by size and stride
-  const auto stage_of = [&](std::int64_t r) { return r / (l.pipeline_outermost ? l.tp * l.dp : l.tp) % l.pp; };
+  const auto stage_of = [&](std::int64_t r) { return l.stage_of(r); };
   const auto replica_of = [&](std::int64_t r) { return r / (l.pipeline_outermost ? l.tp : l.tp * l.pp) % l.dp; };
   const auto all_in_one = [](const std::vector<std::int64_t>& ranks, const auto& of) {
     return std::all_of(ranks.begin(), ranks.end(), [&](std::int64_t r) { return of(r) == of(ranks.front()); });
@@ -276,7 +276,7 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
     if (l.role[k] != GroupRole::other || c.groups[k].ranks.empty()) continue;
     const std::int64_t n = c.groups[k].size, stride = stride_of(c.groups[k].ranks);
     const std::int64_t dp_stride = l.pipeline_outermost ? l.tp : l.tp * l.pp;
-    const std::int64_t pp_stride = l.pipeline_outermost ? l.tp * l.dp : l.tp;
+    const std::int64_t pp_stride = l.stage_stride();
     if (n == l.tp && stride == 1 && l.tp > 1) {
       l.role[k] = GroupRole::tensor;
     } else if (n == l.dp && stride == dp_stride && l.dp > 1) {

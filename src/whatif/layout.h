@@ -26,6 +26,10 @@ struct JobLayout {
   double confidence = 1;               // 0 to 1: how much of it is said, not inferred
   std::vector<std::string> doubts;     // what was inferred, and from what
 
+  // How far a stage is from the next, and the stage of a rank.
+  std::int64_t stage_stride() const { return pipeline_outermost ? tp * dp : tp; }
+  std::int64_t stage_of(std::int64_t rank) const { return rank / stage_stride() % pp; }
+
   // Ranks of a group under this layout: how many there are, and how many share a server.
   Placement placement(GroupRole r) const;
 };

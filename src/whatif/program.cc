@@ -330,7 +330,7 @@ Result<Program> learn_program(const TraceSet& traces, const GraphBuild& build, c
   auto anatomy = dissect_job(traces, build, layout, packs);
   if (!anatomy) return tl::unexpected(anatomy.error());
   out.anatomy = std::move(*anatomy);
-  const std::int64_t across = layout.pipeline_outermost ? layout.tp * layout.dp : layout.tp;
+  const std::int64_t across = layout.stage_stride();
   for (const GraphRank& r : build.graph.ranks) out.stage.push_back(r.rank / across % layout.pp);
   Learner(build, layout, out).run();
   return out;

@@ -121,9 +121,9 @@ class Rebuilder {
   // In a ring of stages the peer does not tell the direction (of two stages it is the same both ways), the schedule
   // does: where a step has as many exchanges as the schedule says, the k-th is the k-th of that.
   void name_exchanges(std::uint32_t r, const std::vector<Slot>& slots);
-  static std::int64_t stage_of(const JobLayout& l, std::int64_t rank) { return rank / stage_stride(l) % l.pp; }
+  static std::int64_t stage_of(const JobLayout& l, std::int64_t rank) { return l.stage_of(rank); }
   static bool overlaps(const JobShape& shape) { return shape.overlap && shape.chunks > 1 && shape.layout.pp > 1; }
-  static std::int64_t stage_stride(const JobLayout& l) { return l.pipeline_outermost ? l.tp * l.dp : l.tp; }
+  static std::int64_t stage_stride(const JobLayout& l) { return l.stage_stride(); }
   static std::uint8_t bit_of(const Transfer& t);
 
   // ---- buckets ----

@@ -88,7 +88,7 @@ class Changer {
 
   void find_forward() {
     forward_pieces.clear();
-    const std::int64_t stride = base.layout.pipeline_outermost ? base.layout.tp * base.layout.dp : base.layout.tp;
+    const std::int64_t stride = base.layout.stage_stride();
     const auto stage = static_cast<std::size_t>(g.ranks[rank].rank / stride % base.layout.pp);
     forward.clear(), backward.clear();
     for (const Slot& slot : schedule.stage[stage]) {
