@@ -14,6 +14,10 @@ struct GpuFacts {
   double nic_gb_per_s = 0;     // each way, a GPU's share of the network of the usual 8-GPU server
   std::string_view source;
   bool nvlink_sharp = false;  // switches that add: all-reduces of a full server exceed rings
+  // Dense, with fp32 accumulation; 0 = the GPU has none of that kind.
+  double fp16_tflops = 0, tf32_tflops = 0, fp8_tflops = 0, int8_tops = 0, fp32_tflops = 0;
+  double l2_mib = 0, boost_mhz = 0, pcie_gb_per_s = 0;  // 0 = not known; PCIe each way
+  std::string_view arch = {};                           // Volta, Ampere, Ada, Hopper, Blackwell ...
 };
 
 // The row whose name is part of `device`; nullptr = not known.
