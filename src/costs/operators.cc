@@ -37,8 +37,6 @@ std::string_view name_of(Precision p) {
   return "";
 }
 
-namespace {
-
 double peak_tflops(const GpuFacts& gpu, Precision p) {
   const double half = gpu.bf16_tflops > 0 ? gpu.bf16_tflops : gpu.fp16_tflops;
   switch (p) {
@@ -57,6 +55,8 @@ double peak_tflops(const GpuFacts& gpu, Precision p) {
   }
   return half;
 }
+
+namespace {
 
 constexpr double kOverheadNs = 3'000, kGemmEfficiency = 0.75, kAttentionEfficiency = 0.5, kMemoryEfficiency = 0.85;
 

@@ -10,6 +10,8 @@ namespace orrery {
 enum class Precision : std::uint8_t { fp32, tf32, fp16, bf16, fp8, int8 };
 double bytes_of(Precision p);  // of an element
 std::string_view name_of(Precision p);
+// Of matrix products, dense; 0 = not known.
+double peak_tflops(const GpuFacts& gpu, Precision p);
 
 // batch times [m, k] x [k, n].
 struct GemmWork {
