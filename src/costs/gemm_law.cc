@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 
 namespace orrery {
 namespace {
@@ -15,17 +16,23 @@ constexpr std::array<Tile, 9> kTiles = {{{0, 2}, {1, 2}, {2, 2}, {2, 3}, {3, 2},
 constexpr std::array<double, 8> kSlices = {1, 2, 3, 4, 6, 8, 16, 32};
 constexpr double kPowerNs = 100'000;
 
+// std::ceil of what is not negative, without a call.
+double up(double x) {
+  const double whole = static_cast<double>(static_cast<std::int64_t>(x));
+  return whole + (whole < x ? 1 : 0);
+}
+
 }  // namespace
 
 GemmParts gemm_parts(const GemmFit& fit, const GemmOnGpu& gpu, const GemmShape& shape) {
   const double m = shape.m, n = shape.n, k = shape.k, batch = shape.batch;
-  const double sms = gpu.multiprocessors;
+  const double sms = gpu.multiprocessors, per_sm = 1 / sms;
   const double flop_per_sm = gpu.peak * fit.peak_share / sms, feed = gpu.bandwidth / sms * fit.feed;
   const double element = std::max(gpu.a_bytes, gpu.b_bytes);
   std::array<double, kEdges.size()> rows, columns;
   for (std::size_t i = 0; i < kEdges.size(); ++i) {
-    rows[i] = std::ceil(m / kEdges[i]);
-    columns[i] = std::ceil(n / kEdges[i]);
+    rows[i] = up(m / kEdges[i]);
+    columns[i] = up(n / kEdges[i]);
   }
   const double written = batch * m * n * 4 / gpu.bandwidth * fit.reduce;
   double compute = 1e300;
@@ -37,8 +44,8 @@ GemmParts gemm_parts(const GemmFit& fit, const GemmOnGpu& gpu, const GemmShape& 
     const double tiles = rows[t.m] * columns[t.n] * batch;
     for (const double slices : kSlices) {
       if (slices > 1 && (tiles * slices > 4 * sms || k < 64 * slices)) break;
-      const double waves = tiles * slices / sms;
-      const double rounds = fit.wave * std::ceil(waves) + (1 - fit.wave) * std::max(waves, 1.0);
+      const double waves = tiles * slices * per_sm;
+      const double rounds = fit.wave * up(waves) + (1 - fit.wave) * std::max(waves, 1.0);
       const double ns = rounds * (k / slices * step + fit.tile_ns) + (slices > 1 ? fit.split_ns + written * slices : 0);
       compute = std::min(compute, ns);
     }
