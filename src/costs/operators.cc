@@ -1,97 +1,187 @@
 #include "costs/operators.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 namespace orrery {
+namespace {
 
-double bytes_of(Precision p) {
-  switch (p) {
-    case Precision::fp32:
-    case Precision::tf32:
-      return 4;
-    case Precision::fp16:
-    case Precision::bf16:
-      return 2;
-    case Precision::fp8:
-    case Precision::int8:
-      return 1;
-  }
-  return 2;
+struct PrecisionRow {
+  Precision precision;
+  std::string_view name, other;
+  double bytes;
+};
+// Scales: one float for 128 elements of fp8 by blocks, one byte for 16 of nvfp4.
+constexpr std::array<PrecisionRow, 8> kPrecisions = {{
+    {Precision::fp32, "fp32", "float32", 4},
+    {Precision::tf32, "tf32", "tfloat32", 4},
+    {Precision::fp16, "fp16", "float16", 2},
+    {Precision::bf16, "bf16", "bfloat16", 2},
+    {Precision::fp8, "fp8", "float8", 1},
+    {Precision::int8, "int8", "i8", 1},
+    {Precision::fp8_block, "fp8-block", "fp8_block", 1 + 4.0 / 128},
+    {Precision::nvfp4, "nvfp4", "fp4", 0.5 + 1.0 / 16},
+}};
+
+const PrecisionRow& row_of(Precision p) { return kPrecisions[static_cast<std::size_t>(p)]; }
+
+bool quantised(Precision p) {
+  return p == Precision::fp8 || p == Precision::int8 || p == Precision::fp8_block || p == Precision::nvfp4;
 }
 
-std::string_view name_of(Precision p) {
-  switch (p) {
-    case Precision::fp32:
-      return "fp32";
-    case Precision::tf32:
-      return "tf32";
-    case Precision::fp16:
-      return "fp16";
-    case Precision::bf16:
-      return "bf16";
-    case Precision::fp8:
-      return "fp8";
-    case Precision::int8:
-      return "int8";
+Bound bound_of(double overhead, double compute, double memory) {
+  const double most = std::max(compute, memory);
+  return most < overhead ? Bound::latency : compute > memory ? Bound::compute : Bound::memory;
+}
+
+// PCIe's packets and protocol leave 0.8 of the nominal rate to a large copy of pinned memory (NVIDIA bandwidthTest:
+// 12.5 of 15.8, 25 of 31.5, 52 of 63 GB/s); pageable memory is first copied by one host thread, at 6 to 8 GB/s.
+constexpr double kOfPcie = 0.8, kPageableGbPerS = 7, kCopyNs = 9'000, kPageableNs = 14'000;
+// CPUAdam of DeepSpeed streams at about this share of the host's memory bandwidth.
+constexpr double kOfHostMemory = 0.6;
+
+}  // namespace
+
+double bytes_of(Precision p) { return row_of(p).bytes; }
+std::string_view name_of(Precision p) { return row_of(p).name; }
+
+bool read_precision(std::string_view text, Precision& out) {
+  for (const PrecisionRow& r : kPrecisions) {
+    if (text != r.name && text != r.other) continue;
+    out = r.precision;
+    return true;
+  }
+  return false;
+}
+
+std::string_view name_of(Bound b) {
+  switch (b) {
+    case Bound::compute:
+      return "compute";
+    case Bound::memory:
+      return "memory";
+    case Bound::latency:
+      return "latency";
   }
   return "";
 }
 
-double peak_tflops(const GpuFacts& gpu, Precision p) {
-  const double half = gpu.bf16_tflops > 0 ? gpu.bf16_tflops : gpu.fp16_tflops;
+double peak_flop_per_ns(const GpuFacts& gpu, Precision p) {
+  const double bf16 = gpu.bf16_tflops > 0 ? gpu.bf16_tflops : gpu.fp16_tflops;
+  const double half = p == Precision::fp16 && gpu.fp16_tflops > 0 ? gpu.fp16_tflops : bf16;
+  const double fp8 = gpu.fp8_tflops > 0 ? gpu.fp8_tflops : half;
+  double tflops = half;
   switch (p) {
     case Precision::fp32:
-      return gpu.fp32_tflops > 0 ? gpu.fp32_tflops : half / 16;
+      tflops = gpu.fp32_tflops > 0 ? gpu.fp32_tflops : half / 16;
+      break;
     case Precision::tf32:
-      return gpu.tf32_tflops > 0 ? gpu.tf32_tflops : half / 2;
+      tflops = gpu.tf32_tflops > 0 ? gpu.tf32_tflops : gpu.fp32_tflops > 0 ? gpu.fp32_tflops : half / 2;
+      break;
     case Precision::fp16:
-      return gpu.fp16_tflops > 0 ? gpu.fp16_tflops : half;
     case Precision::bf16:
-      return half;
+      break;
     case Precision::fp8:
-      return gpu.fp8_tflops > 0 ? gpu.fp8_tflops : half;
+    case Precision::fp8_block:
+      tflops = fp8;
+      break;
     case Precision::int8:
-      return gpu.int8_tops > 0 ? gpu.int8_tops : half;
+      tflops = gpu.int8_tops > 0 ? gpu.int8_tops : half;
+      break;
+    case Precision::nvfp4:  // twice fp8 from Blackwell on
+      tflops = fp8 * (has_fp4(architecture_of(gpu)) ? 2 : 1);
+      break;
   }
-  return half;
+  return tflops * 1e3;
 }
 
-namespace {
-
-constexpr double kOverheadNs = 3'000, kGemmEfficiency = 0.75, kAttentionEfficiency = 0.5, kMemoryEfficiency = 0.85;
-
-OperatorTime roofline(double compute_ns, double memory_ns, double error) {
-  const double most = std::max(compute_ns, memory_ns);
-  const Bound bound = most < kOverheadNs ? Bound::latency : compute_ns > memory_ns ? Bound::compute : Bound::memory;
-  return {kOverheadNs + most, error, bound};
+OperatorCosts::OperatorCosts(const GpuFacts& gpu) : gpu_(gpu), architecture_(architecture_of(gpu)) {
+  for (std::size_t i = 0; i < gemm_.size(); ++i) gemm_[i] = &gemm_fit(architecture_, static_cast<Precision>(i));
 }
-
-}  // namespace
-
-OperatorCosts::OperatorCosts(const GpuFacts& gpu) : gpu_(gpu) {}
 
 OperatorTime OperatorCosts::gemm(const GemmWork& w) const {
-  const double element = bytes_of(w.precision), out = w.output_bytes > 0 ? w.output_bytes : std::max(2.0, element);
-  const double flops = 2 * w.batch * w.m * w.n * w.k;
-  const double bytes = w.batch * (element * (w.m * w.k + w.k * w.n) + out * w.m * w.n);
-  return roofline(flops / (peak_tflops(gpu_, w.precision) * 1e3 * kGemmEfficiency),
-                  bytes / (gpu_.memory_gb_per_s * kMemoryEfficiency), 0.2);
+  const GemmFitRow& row = *gemm_[static_cast<std::size_t>(w.precision)];
+  const double element = bytes_of(w.precision);
+  GemmOnGpu on;
+  on.peak = peak_flop_per_ns(gpu_, w.precision);
+  on.multiprocessors = std::max(1, gpu_.sms);
+  on.bandwidth = gpu_.memory_gb_per_s;
+  on.cache_bytes = gpu_.l2_mib * 1e6;
+  on.a_bytes = element;
+  on.b_bytes = w.weight_bytes > 0 ? w.weight_bytes : element;
+  on.out_bytes = w.output_bytes > 0 ? w.output_bytes : std::max(2.0, element);
+  const bool quantise = w.quantise && quantised(w.precision);
+  const GemmParts t = gemm_parts(row.fit, on, {w.m, w.n, w.k, w.batch, w.warm, quantise});
+  return {t.ns, row.error, bound_of(t.overhead_ns, t.compute_ns, t.memory_ns)};
 }
 
 OperatorTime OperatorCosts::attention(const AttentionWork& w) const {
-  const double value = w.value_head_dim > 0 ? w.value_head_dim : w.head_dim;
-  const double pairs = w.queries * w.keys * (w.causal && w.queries > 1 ? 0.5 : 1);
-  const double flops = 2 * w.batch * w.heads * pairs * (w.head_dim + value) * (w.backward ? 2.5 : 1);
+  if (w.kernel == AttentionKernel::unfused) return unfused(w);
   const double element = bytes_of(w.precision);
-  const double bytes = element * w.batch *
-                       (2 * w.heads * w.queries * w.head_dim + w.kv_heads * w.keys * (w.head_dim + value)) *
-                       (w.backward ? 2.5 : 1);
-  return roofline(flops / (peak_tflops(gpu_, w.precision) * 1e3 * kAttentionEfficiency),
-                  bytes / (gpu_.memory_gb_per_s * kMemoryEfficiency), 0.25);
+  AttentionShape s;
+  s.batch = w.batch;
+  s.heads = w.heads;
+  s.kv_heads = w.shared_kv ? std::max(1.0, w.kv_heads) : w.heads;
+  s.head_dim = w.head_dim;
+  s.value_head_dim = w.value_head_dim > 0 ? w.value_head_dim : w.head_dim;
+  s.queries = w.queries;
+  s.keys = w.keys;
+  s.causal = w.causal;
+  s.element = element;
+  s.kv_element = w.kv_bytes > 0 ? w.kv_bytes : element;
+  const AttentionOnGpu on{peak_flop_per_ns(gpu_, w.precision), static_cast<double>(std::max(1, gpu_.sms)),
+                          gpu_.memory_gb_per_s, gpu_.l2_mib * 1e6};
+  if (w.queries <= 1 && !w.backward) {
+    const DecodeFitRow& row = decode_fit(architecture_, w.kv_heads < w.heads && w.shared_kv);
+    const AttentionParts t = decode_parts(row.fit, on, s, w.warm);
+    return {t.ns, row.error, bound_of(t.overhead_ns, t.compute_ns, t.memory_ns)};
+  }
+  const AttentionFitRow& row = attention_fit(architecture_, w.kernel);
+  AttentionParts t = attention_parts(w.backward ? row.backward : row.forward, on, s, w.backward);
+  if (w.append_kv) {
+    const double bytes =
+        2 * element * w.batch * w.queries * (s.heads * s.head_dim + s.kv_heads * (s.head_dim + s.value_head_dim));
+    const double append = row.append_ns + bytes / (on.bandwidth * row.append_share);
+    t.ns += append;
+    t.overhead_ns += append;
+  }
+  return {t.ns, row.error, bound_of(t.overhead_ns, t.compute_ns, t.memory_ns)};
 }
 
-OperatorTime OperatorCosts::memory(double bytes) const {
-  return roofline(0, bytes / (gpu_.memory_gb_per_s * kMemoryEfficiency), 0.2);
+OperatorTime OperatorCosts::unfused(const AttentionWork& w) const {
+  const double value = w.value_head_dim > 0 ? w.value_head_dim : w.head_dim, element = bytes_of(w.precision);
+  const double batch = w.batch * w.heads;
+  // Backward: for both products the gradients of both operands, that is the same shapes again, twice.
+  const double times = w.backward ? 2 : 1;
+  const OperatorTime scores = gemm({w.queries, w.keys, w.head_dim, batch, w.precision});
+  const OperatorTime context = gemm({w.queries, value, w.keys, batch, w.precision});
+  const UnfusedFit& fit = unfused_fit();
+  const double passes = w.backward ? fit.backward_passes : fit.forward_passes + (w.causal ? fit.mask_passes : 0);
+  const OperatorTime softmax = memory(passes * element * batch * w.queries * w.keys, MemoryKernel::softmax);
+  return {times * (scores.ns + context.ns) + softmax.ns, fit.error, Bound::memory};
+}
+
+OperatorTime OperatorCosts::memory(double bytes, MemoryKernel kind) const {
+  const MemoryFitRow& row = memory_fit(kind);
+  const double ns = bytes / (gpu_.memory_gb_per_s * row.share);
+  return {row.overhead_ns + ns, row.error, bound_of(row.overhead_ns, 0, ns)};
+}
+
+OperatorTime OperatorCosts::dequantise(double elements, double from_bytes) const {
+  return memory(elements * (from_bytes + 2));
+}
+
+OperatorTime host_copy(double bytes, double pcie_gb_per_s, bool pinned) {
+  const double link = bytes / (pcie_gb_per_s * kOfPcie);
+  const double ns = pinned ? link : std::max(link, bytes / kPageableGbPerS);
+  const double overhead = pinned ? kCopyNs : kPageableNs;
+  return {overhead + ns, pinned ? 0.1 : 0.3, bound_of(overhead, 0, ns)};
+}
+
+OperatorTime host_adam(double parameters, double host_gb_per_s) {
+  constexpr double kBytes = 4 * 4 + 3 * 4 + 2;
+  return {parameters * kBytes / (host_gb_per_s * kOfHostMemory), 0.3, Bound::memory};
 }
 
 }  // namespace orrery
