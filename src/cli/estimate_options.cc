@@ -44,11 +44,10 @@ constexpr Choice<AttentionKind> kAttentions[] = {{"unfused", AttentionKind::unfu
 constexpr Choice<Quantize> kQuantizes[] = {{"none", Quantize::none}, {"int8", Quantize::int8}, {"nf4", Quantize::nf4}};
 constexpr Choice<Method> kMethods[] = {
     {"full", Method::full}, {"lora", Method::lora}, {"qlora", Method::qlora}, {"prompt", Method::prompt}};
-constexpr Choice<Precision> kPrecisions[] = {{"fp32", Precision::fp32},
-                                             {"tf32", Precision::tf32},
-                                             {"bf16", Precision::bf16},
-                                             {"fp16", Precision::fp16},
-                                             {"fp8", Precision::fp8}};
+constexpr Choice<Precision> kPrecisions[] = {{"fp32", Precision::fp32},  {"tf32", Precision::tf32},
+                                             {"bf16", Precision::bf16},  {"fp16", Precision::fp16},
+                                             {"fp8", Precision::fp8},    {"fp8-block", Precision::fp8_block},
+                                             {"nvfp4", Precision::nvfp4}};
 constexpr Choice<double> kReduced[] = {{"fp32", 4}, {"bf16", 2}, {"fp16", 2}};
 
 // Sets `out` where the option was given.
@@ -194,7 +193,7 @@ std::vector<OptionSpec> job_options() {
       {"--quantize", "none|int8|nf4", "weights kept in fewer bits", Takes::word},
       {"--method", "full|lora|qlora|prompt", "what learns in fine-tuning", Takes::word},
       {"--lora-rank", "N", "rank of the adapters (default: 8)", Takes::word},
-      {"--precision", "NAME", "fp32, tf32, bf16 (default), fp16 or fp8", Takes::word},
+      {"--precision", "NAME", "fp32, tf32, bf16 (default), fp16, fp8, fp8-block or nvfp4", Takes::word},
       {"--reduce-precision", "fp32|bf16", "gradients on the network (default: as the framework does)", Takes::word},
       {"--compile", "on|off", "element-wise chains as one kernel", Takes::word},
       {"--dropout", "on|off", "(default: on for models with LayerNorm)", Takes::word},

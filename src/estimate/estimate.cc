@@ -117,6 +117,7 @@ bool bound_by_memory(Part p) {
     case Part::activation:
     case Part::residual:
     case Part::loss:
+    case Part::quantize:
     case Part::dequantize:
     case Part::gradients:
     case Part::optimizer:

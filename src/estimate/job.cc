@@ -147,8 +147,10 @@ Status check(const EstimateJob& job) {
     return fail(fmt::format("{} is a method of fine-tuning", name_of(job.method)), "--method", "estimate finetune");
   if (job.schedule == ScheduleKind::zero_bubble && job.method != Method::full)
     return fail("zero-bubble schedules need gradients of all weights", "--schedule");
-  if (job.precision == Precision::fp8 && job.platform.gpu.fp8_tflops <= 0)
+  if ((job.precision == Precision::fp8 || job.precision == Precision::fp8_block) && job.platform.gpu.fp8_tflops <= 0)
     return fail(fmt::format("{} has no fp8", job.platform.gpu.name), "--precision", "use bf16 or fp16");
+  if (job.precision == Precision::nvfp4 && !has_fp4(architecture_of(job.platform.gpu)))
+    return fail(fmt::format("{} has no fp4", job.platform.gpu.name), "--precision", "use bf16 or fp8");
   if (job.precision == Precision::bf16 && job.platform.gpu.bf16_tflops <= 0)
     return fail(fmt::format("{} has no bf16", job.platform.gpu.name), "--precision", "use fp16");
   const std::int64_t joined = job.platform.nvlink_gb_per_s > 0

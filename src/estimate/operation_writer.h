@@ -101,7 +101,10 @@ class Writer {
   }
   void gemm(Part part, double m, double n, double k, double batch = 1, double output_bytes = 0) {
     if (m <= 0 || n <= 0 || k <= 0) return;
-    const GemmWork w{m, n, k, batch, job_.precision, output_bytes};
+    GemmWork w;
+    w.m = m, w.n = n, w.k = k, w.batch = batch;
+    w.precision = job_.precision;
+    w.output_bytes = output_bytes;
     add(part, costs_.operators.gemm(w), 1, 2 * batch * m * n * k);
   }
   void attention(const AttentionWork& w, double flops) {
@@ -109,8 +112,7 @@ class Writer {
   }
   // Kernels bound by memory that move so many bytes together.
   void memory(Part part, double bytes, int kernels = 1) {
-    OperatorTime t = costs_.operators.memory(bytes / kernels);
-    add(part, t, kernels, 0, kernels);
+    add(part, costs_.operators.memory(bytes / kernels, kernel_of(part)), kernels, 0, kernels);
   }
   void traffic(Part part, double elements, const Traffic& t) {
     memory(part, elements * t.bytes * element_ / 2, t.kernels);
@@ -142,7 +144,7 @@ class Writer {
   // A linear layer [rows, k] x [k, n], its weights already this rank's share.
   void linear(Part part, double m, double n, double k, double batch = 1) {
     dequantized(n * k * batch);
-    if (job_.precision == Precision::fp8) cast(batch * m * k);
+    if (bytes_of(job_.precision) < 2) cast(batch * m * k);
     gemm(part, m, n, k, batch);
     if (adapters()) {
       const double r = static_cast<double>(job_.lora_rank);
@@ -155,7 +157,7 @@ class Writer {
   // Gradient of its input ...
   void linear_input(Part part, double m, double n, double k, double batch = 1) {
     dequantized(n * k * batch);
-    if (job_.precision == Precision::fp8) cast(batch * m * n);
+    if (bytes_of(job_.precision) < 2) cast(batch * m * n);
     gemm(part, m, k, n, batch);
     if (adapters()) {
       const double r = static_cast<double>(job_.lora_rank);
@@ -192,10 +194,27 @@ class Writer {
   }
   // Frozen weights of four bits or one byte become two bytes before each product.
   void dequantized(double weights) {
-    if (job_.quantize == Quantize::nf4) memory(Part::dequantize, 2.53 * weights, 2);
-    if (job_.quantize == Quantize::int8) memory(Part::dequantize, 3 * weights, 1);
+    if (job_.quantize == Quantize::none) return;
+    add(Part::dequantize, costs_.operators.dequantise(weights, weight_bytes(job_)), 2);
   }
-  void cast(double elements) { memory(Part::activation, 4 * elements, 1); }
+  // Activations to eight or four bits, and their transpose for the gradients of the weights.
+  void cast(double elements) { memory(Part::quantize, (element_ + 2 * bytes_of(job_.precision)) * elements, 1); }
+  static MemoryKernel kernel_of(Part p) {
+    switch (p) {
+      case Part::norm:
+        return MemoryKernel::norm;
+      case Part::softmax:
+        return MemoryKernel::softmax;
+      case Part::rotary:
+        return MemoryKernel::rotary;
+      case Part::embedding:
+        return MemoryKernel::embedding;
+      case Part::optimizer:
+        return MemoryKernel::optimizer;
+      default:
+        return MemoryKernel::elementwise;
+    }
+  }
 
   const EstimateJob& job_;
   const JobCosts& costs_;

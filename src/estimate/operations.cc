@@ -50,14 +50,25 @@ std::vector<Projection> input_projections(const EstimateJob& job) {
   return p;
 }
 
+// What the frameworks of each GPU ship with: Transformer Engine's cuDNN kernels where there are such, else
+// FlashAttention-2.
+AttentionKernel attention_kernel(const EstimateJob& job) {
+  const bool recent = architecture_of(job.platform.gpu) == Architecture::hopper ||
+                      architecture_of(job.platform.gpu) == Architecture::blackwell;
+  return recent && job.framework == Framework::megatron ? AttentionKernel::cudnn : AttentionKernel::flash2;
+}
+
 void attention_core(Writer& w, bool backward) {
   const EstimateJob& job = w.job();
   const Heads h = heads_of(job);
   const double b = static_cast<double>(job.micro_batch_size), s = static_cast<double>(job.seq_length),
                cp = static_cast<double>(job.cp), queries = s / cp, batch = b * h.query;
   if (job.attention == AttentionKind::flash) {
-    AttentionWork a{b, h.query, h.key_value, h.dim, h.value_dim, queries, s, true, backward, job.precision};
-    if (a.precision == Precision::fp8 || a.precision == Precision::int8) a.precision = Precision::bf16;
+    AttentionWork a;
+    a.batch = b, a.heads = h.query, a.kv_heads = h.key_value, a.head_dim = h.dim, a.value_head_dim = h.value_dim;
+    a.queries = queries, a.keys = s, a.backward = backward;
+    a.precision = bytes_of(job.precision) < 2 ? Precision::bf16 : job.precision;
+    a.kernel = attention_kernel(job);
     if (cp > 1) a.keys = s / 2, a.causal = false;  // every rank has early and late queries
     const double flops = 2 * batch * queries * s / 2 * (h.dim + h.value_dim) * (backward ? 2.5 : 1);
     w.attention(a, flops);
@@ -316,6 +327,8 @@ std::string_view name_of(Part p) {
       return "lm head";
     case Part::loss:
       return "loss";
+    case Part::quantize:
+      return "quantize";
     case Part::dequantize:
       return "dequantize";
     case Part::adapters:

@@ -32,7 +32,8 @@ enum class Part : std::uint8_t {
   residual,
   head,
   loss,
-  dequantize,
+  quantize,    // activations to eight or four bits
+  dequantize,  // frozen weights to two bytes
   adapters,
   gradients,  // norm, scaling, accumulation
   optimizer,
@@ -43,7 +44,7 @@ enum class Part : std::uint8_t {
   pipeline_comm,
   copies  // between host and device
 };
-inline constexpr std::size_t kParts = 29;
+inline constexpr std::size_t kParts = 30;
 std::string_view name_of(Part p);
 bool is_communication(Part p);
 

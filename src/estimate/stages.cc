@@ -46,7 +46,10 @@ Block memory_block(const EstimateJob& job, const JobCosts& costs, Part part, dou
   if (bytes <= 0) return {};
   Operation o;
   o.part = part;
-  o.compute_ns = kernels * costs.operators.memory(bytes / kernels).ns;
+  o.compute_ns = kernels * costs.operators
+                               .memory(bytes / kernels,
+                                       part == Part::optimizer ? MemoryKernel::optimizer : MemoryKernel::elementwise)
+                               .ns;
   o.host_ns = kernels * (costs.launch_ns + (job.framework == Framework::megatron ? 0 : costs.operator_ns));
   return block_of(o);
 }

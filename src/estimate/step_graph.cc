@@ -17,10 +17,6 @@ constexpr double kPassHostNs = 100 * kMicro;
 constexpr double kHookHostNs = 150 * kMicro;
 // How many gathers may be ahead of the layer that computes (FSDP's limit; DeepSpeed's is a number of parameters).
 constexpr std::size_t kGathersAhead = 2;
-// DeepSpeed's CPU Adam: gradient, weight and moments read, weight, moments and the two-byte weight written; the share
-// of the host's memory bandwidth that it reaches.
-constexpr double kHostAdamBytes = 30, kHostAdamShare = 0.5;
-constexpr double kPcieShare = 0.8;  // of the link, with pinned memory
 
 Ns whole(double ns) { return static_cast<Ns>(std::llround(std::max(0.0, ns))); }
 
@@ -150,10 +146,7 @@ class Writer {
   double transfer(Pattern p, double bytes, Group g) const {
     return std::max(0.0, transfer_ns(costs_.network, p, bytes, placement_of(job_, g)));
   }
-  double copy_ns(double bytes) const {
-    const double rate = job_.platform.pcie_gb_per_s * kPcieShare;
-    return rate > 0 ? 10 * kMicro + bytes / rate : 0;
-  }
+  double copy_ns(double bytes) const { return host_copy(bytes, job_.platform.pcie_gb_per_s, true).ns; }
   // Weights of a bundle: from the host where they lie there, then from the other ranks.
   NodeId gather(std::uint32_t s, const Weights& w, NodeId after, StepPhase phase) {
     const double bytes = weight_bytes(job_) * (w.all - w.experts), expert = weight_bytes(job_) * w.experts;
@@ -407,9 +400,10 @@ class Writer {
     const Weights& w = work_[s].weights;
     const double learn = w.learn / (job_.zero > 0 ? static_cast<double>(job_.shards()) : 1);
     if (job_.offload != Offload::none && learn > 0) {
-      const double rate = job_.platform.host.memory_gb_per_s * kHostAdamShare /
-                          static_cast<double>(std::min(job_.platform.gpus_per_node, job_.world()));
-      host_work(s, rate > 0 ? kHostAdamBytes * learn / rate : 0, stages_[s].last[copy]);
+      // All processes of a server update at the same time.
+      const double share =
+          job_.platform.host.memory_gb_per_s / static_cast<double>(std::min(job_.platform.gpus_per_node, job_.world()));
+      host_work(s, host_adam(learn, share).ns, stages_[s].last[copy]);
       if (job_.offload == Offload::optimizer)  // while the update goes on, but for its last tile
         beside(s, copy, copy_ns(2 * learn) / 8, stages_[s].last[host], Part::copies, StepPhase::optimizer);
     } else {

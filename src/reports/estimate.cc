@@ -38,7 +38,7 @@ Section answer(const EstimateJob& job, const Estimate& e) {
   const double ms = e.iteration_ns / kMs, half = k90 * e.relative_error * ms, seconds = e.iteration_ns / 1e9;
   const double world = static_cast<double>(job.world());
   const double tokens = static_cast<double>(job.global_batch() * job.seq_length) / seconds;
-  const double peak = peak_tflops(job.platform.gpu, job.precision);
+  const double peak = peak_flop_per_ns(job.platform.gpu, job.precision) / 1e3;
   const double model = e.model_flops / seconds / world / 1e12;
   add(s, {.key = "iteration_ms"}, ms);
   add(s, {.key = "interval_ms", .json_only = true}, std::vector<double>{std::max(0.0, ms - half), ms + half});
