@@ -72,5 +72,7 @@ Result<int> run_completion(const Args& args);
 Result<int> run_replay(const Args& args);  // pipeline.cc
 Result<int> run_diff(const Args& args);    // pipeline.cc
 Result<int> run_predict(const Args& args);
+Result<int> run_estimate(const Args& args);  // estimate.cc
+Result<int> run_plan(const Args& args);      // plan.cc
 
 }  // namespace orrery

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "cli/command.h"
+#include "cli/estimate_options.h"
 
 namespace orrery {
 namespace {
@@ -16,6 +17,11 @@ constexpr OptionSpec kHelp{"--help", "", "print this page"};
 constexpr OptionSpec kCsv{"--csv", "DIR", "write every table as a CSV file in DIR", Takes::directory};
 constexpr OptionSpec kRecover{"--recover", "",
                               "skip events that are not valid JSON instead of refusing the file; they count as lost"};
+
+std::vector<OptionSpec> with(std::vector<OptionSpec> options, std::initializer_list<OptionSpec> more) {
+  options.insert(options.end(), more);
+  return options;
+}
 
 std::vector<Command> make_commands() {
   return {
@@ -170,6 +176,51 @@ std::vector<Command> make_commands() {
        .examples = {{"Two ranks of the sample job:",
                      "orrery diff samples/gpt-tp2-pp2-dp2/rank-0.json.gz samples/gpt-tp2-pp2-dp2/rank-4.json.gz"}},
        .run = run_diff},
+      {.name = "estimate",
+       .summary = "what a job would cost, without a trace",
+       .operands = "train|finetune",
+       .least = 1,
+       .most = 1,
+       .description =
+           "From a model, a platform, a layout and techniques: time of a step with its 90 % interval, rates, memory of "
+           "a GPU by part, and where the time goes by phase and module. Operators and transfers cost what laws over "
+           "the facts of the GPU and its links say; the step is an execution graph, replayed as that of a trace. "
+           "docs/model.md has the laws, their sources and how far they are off.\n\n"
+           "--model list and --platform list name what is known; a file of your own (docs/formats/facts.md) goes "
+           "wherever a name goes.",
+       .options = with(job_options(),
+                       {{"--scaling", "N,...", "tokens per second on so many GPUs, the replicas changed", Takes::word},
+                        kCsv,
+                        kJson,
+                        kQuiet,
+                        kThreads,
+                        kHelp}),
+       .when_incomplete = "the job does not fit into the memory of a GPU; the time is what it would take if it did",
+       .examples = {{"A 7B model on one server of eight GPUs:",
+                     "orrery estimate train --model llama-2-7b --platform a800-8x --gpus 8 --zero 2 --framework "
+                     "deepspeed"},
+                    {"How it scales:",
+                     "orrery estimate train --model llama-2-7b --platform a800-8x --gpus 8 --zero 3 --framework "
+                     "deepspeed --scaling 1,2,4,8"},
+                    {"A 70B model over tensor parallelism and a pipeline:",
+                     "orrery estimate train --model llama-2-70b --platform dgx-h100 --gpus 64 --tp 8 --pp 4 "
+                     "--sequence-parallel on --global-batch-size 128 --seq-length 4096"}},
+       .run = run_estimate},
+      {.name = "plan",
+       .summary = "the best layouts and techniques for a model on so many GPUs",
+       .operands = "",
+       .least = 0,
+       .most = 0,
+       .description =
+           "Tries tensor parallelism, stages, schedules, micro-batch sizes, ZeRO stages and recomputation, and ranks "
+           "what fits by time. What is given as an option is not varied. Each candidate is an estimate as `orrery "
+           "estimate train` makes it; the first is named with the command that shows it whole.",
+       .options = with(job_options(), {kCsv, kJson, kQuiet, kThreads, kHelp}),
+       .when_incomplete = "no candidate fits into the memory of a GPU",
+       .examples = {{"A 13B model on 64 GPUs:",
+                     "orrery plan --model llama-2-13b --platform dgx-a100-80g --gpus 64 --global-batch-size 512 "
+                     "--seq-length 4096"}},
+       .run = run_plan},
       {.name = "help",
        .summary = "what the commands do, or the manual page of one",
        .operands = "[COMMAND]",

@@ -18,12 +18,14 @@ struct HostFacts {
 
 struct PlatformFacts {
   std::string name;
-  const GpuFacts* gpu = nullptr;  // never null in a platform that was read
+  GpuFacts gpu;
   std::int64_t gpus_per_node = 8;
-  double nvlink_gb_per_s = 0;    // each way, all links of one GPU; 0 = none
-  bool nvlink_in_pairs = false;  // bridges between two GPUs; others talk over PCIe
-  double pcie_gb_per_s = 0;      // each way, one GPU to its host
-  bool p2p = true;               // over PCIe without NVLink; else transfers pass through host memory
+  std::int64_t nvlink_domain = 8;  // GPUs that NVLink joins
+  double nvlink_gb_per_s = 0;      // each way, all links of one GPU; 0 = none
+  bool nvlink_in_pairs = false;    // bridges between two GPUs; others talk over PCIe
+  double pcie_gb_per_s = 0;        // each way, one GPU to its host
+  bool p2p = true;                 // over PCIe without NVLink; else transfers pass through host memory
+  double host_path_gb_per_s = 0;   // from GPU to GPU through host memory, one pair, as measured; 0 = not known
   bool nvlink_sharp = false;
   double nic_gb_per_s = 0;  // each way, a GPU's share of the network; 0 = not known
   HostFacts host;

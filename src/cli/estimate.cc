@@ -1,0 +1,98 @@
+// orrery estimate train|finetune: a job's cost without a trace.
+#include "estimate/estimate.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "cli/estimate_options.h"
+#include "cli/options.h"
+#include "facts/library.h"
+#include "reports/estimate.h"
+
+namespace orrery {
+namespace {
+
+Result<std::vector<std::int64_t>> read_list(const std::string& text, const std::string& option) {
+  std::vector<std::int64_t> list;
+  for (std::size_t i = 0; i <= text.size();) {
+    const std::size_t end = std::min(text.find(',', i), text.size());
+    std::int64_t n = 0;
+    const auto [at, error] = std::from_chars(text.data() + i, text.data() + end, n);
+    if (error != std::errc{} || at != text.data() + end || n < 1 || n > 10'000'000)
+      return fail("not a list of whole numbers from 1: " + text, option, "for example " + option + " 1,2,4,8");
+    list.push_back(n);
+    i = end + 1;
+  }
+  return list;
+}
+
+// More or fewer replicas, each with the same micro-batches.
+Result<std::vector<ScalingPoint>> scaling_of(const EstimateJob& job, const std::vector<std::int64_t>& sizes,
+                                             EstimateScratch& scratch) {
+  std::vector<ScalingPoint> points;
+  for (const std::int64_t gpus : sizes) {
+    EstimateJob at = job;
+    const std::int64_t share = at.tp * at.pp * at.cp;
+    if (gpus % share != 0)
+      return fail(fmt::format("{} GPUs cannot be divided by tp * pp * cp = {}", gpus, share), "--scaling");
+    at.dp = gpus / share;
+    if (const auto ok = check(at); !ok) return tl::unexpected(ok.error());
+    const Estimate e = estimate(at, costs_of(at), scratch);
+    ScalingPoint p;
+    p.gpus = gpus;
+    p.tokens_per_s = static_cast<double>(at.global_batch() * at.seq_length) / (e.iteration_ns / 1e9);
+    points.push_back(p);
+  }
+  for (ScalingPoint& p : points) {
+    const double each = points.front().tokens_per_s / static_cast<double>(points.front().gpus);
+    p.efficiency = p.tokens_per_s / static_cast<double>(p.gpus) / each;
+  }
+  return points;
+}
+
+Result<int> train(const Args& args, const RunOptions& options, bool finetune) {
+  auto described = described_job(args, finetune);
+  if (!described) return tl::unexpected(described.error());
+  EstimateJob& job = described->job;
+  const JobCosts costs = costs_of(job);
+  if (described->largest_micro_batch) {
+    const std::int64_t most = largest_micro_batch(job, costs);
+    job.micro_batch_size = std::max<std::int64_t>(1, most);
+    if (args.has("--global-batch-size")) {
+      const std::int64_t global = std::stoll(args.value("--global-batch-size"));
+      while (job.micro_batch_size > 1 && global % (job.dp * job.micro_batch_size) != 0) --job.micro_batch_size;
+      if (global % (job.dp * job.micro_batch_size) != 0)
+        return fail(fmt::format("{} sequences cannot be divided by dp = {}", global, job.dp), "--global-batch-size");
+      job.num_microbatches = global / (job.dp * job.micro_batch_size);
+    }
+    described->assumptions.push_back(most > 0 ? fmt::format("the largest micro-batch that fits: {}", most)
+                                              : "no micro-batch fits: shown is 1");
+  }
+  EstimateScratch scratch;
+  const Estimate e = estimate(job, costs, scratch);
+  std::vector<ScalingPoint> scaling;
+  if (args.has("--scaling")) {
+    const auto sizes = read_list(args.value("--scaling"), "--scaling");
+    if (!sizes) return tl::unexpected(sizes.error());
+    auto points = scaling_of(job, *sizes, scratch);
+    if (!points) return tl::unexpected(points.error());
+    scaling = std::move(*points);
+  }
+  const Document d = estimate_document(job, e, scaling, described->assumptions);
+  const auto status = emit(d, options);
+  if (!status) return status;
+  return e.capacity_gib > 0 && !e.fits ? kIncomplete : *status;
+}
+
+}  // namespace
+
+Result<int> run_estimate(const Args& args) {
+  const auto options = understand(*find_command("estimate"), args);
+  if (!options) return tl::unexpected(options.error());
+  const std::string& what = args.positional.front();
+  if (what == "train" || what == "finetune") return train(args, *options, what == "finetune");
+  return fail("not known: " + what, "estimate", "train or finetune");
+}
+
+}  // namespace orrery

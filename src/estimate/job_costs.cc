@@ -1,0 +1,40 @@
+#include <algorithm>
+
+#include "estimate/operations.h"
+
+namespace orrery {
+namespace {
+
+// Of a link's rate what NCCL's rings reach. PCIe: 24 of 31 GB/s with peer access (stas00/ml-engineering, network);
+// through host memory a pair of RTX 4090 gets 12 GB/s (NVIDIA/nccl-tests issue 117), a ring over all pairs of a server
+// about half, for every byte crosses host memory twice.
+constexpr double kPcieRing = 0.77, kHostRing = 0.5, kHostPath = 12;
+
+}  // namespace
+
+NetworkModel network_of(const PlatformFacts& p, std::int64_t gpus_per_node) {
+  NetworkModel net;
+  GpuFacts gpu = p.gpu;
+  gpu.nvlink_gb_per_s = p.nvlink_gb_per_s;
+  gpu.nic_gb_per_s = p.nic_gb_per_s;
+  gpu.nvlink_sharp = p.nvlink_sharp;
+  const bool linked = p.nvlink_gb_per_s > 0 && (!p.nvlink_in_pairs || gpus_per_node <= 2);
+  if (!linked) {
+    const double host = p.host_path_gb_per_s > 0 ? p.host_path_gb_per_s : kHostPath;
+    net.intra.gb_per_s = p.p2p ? kPcieRing * p.pcie_gb_per_s : std::min(kHostRing * host, kPcieRing * p.pcie_gb_per_s);
+    net.intra.p2p_share = 1;
+    net.intra.p2p_ns = p.p2p ? 15'000 : 30'000;
+    net.intra.large_hop_ns = p.p2p ? 5'000 : 12'000;
+    gpu.nvlink_sharp = false;
+    gpu.nvlink_gb_per_s = 0;
+  }
+  complete(net, &gpu);
+  return net;
+}
+
+JobCosts costs_of(const EstimateJob& job) {
+  return {OperatorCosts(job.platform.gpu), network_of(job.platform, job.platform.gpus_per_node),
+          1'000 * job.platform.host.launch_us, 1'000 * job.platform.host.operator_us};
+}
+
+}  // namespace orrery

@@ -1,0 +1,20 @@
+// Memory of one GPU of an estimated job, by part.
+//
+// Weights, gradients and optimizer state follow from who keeps which parameters (ZeRO, Rajbhandari et al. 2020, section
+// 3.1: 2 + 2 + 12 bytes of a parameter in mixed precision with Adam; Megatron-LM keeps gradients in fp32: 18).
+// Activations: Megatron-LM's as costs/memory.h has them (Korthikanti et al. 2022); of eager models what PyTorch's
+// autograd keeps of each operator, listed in job_memory.cc.
+#pragma once
+#include <string>
+
+#include "estimate/stages.h"
+
+namespace orrery {
+
+// Of the stage that needs most.
+MemoryParts memory_of(const EstimateJob& job, const std::vector<StageWork>& stages);
+// What would make a job fit that does not, the largest saving first: "--zero 3", "--recompute full" ... ; "" = nothing
+// known.
+std::string what_would_fit(const EstimateJob& job, const MemoryParts& m);
+
+}  // namespace orrery

@@ -1,0 +1,227 @@
+// Writes the operators of passes one after the other, with their times.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "estimate/operations.h"
+
+namespace orrery::estimating {
+
+// Autograd runs in C++: what an operator costs there of what it costs forward, through Python.
+inline constexpr double kBackwardHost = 0.6;
+// Bytes that memory-bound kernels move for an element of two bytes, as the frameworks are written.
+// Fused: Megatron-LM's and torch.compile's kernels; eager: Hugging Face's modules, one kernel an operator.
+struct Traffic {
+  double bytes = 0;  // of all kernels together, for an element
+  int kernels = 1;
+};
+struct Fusion {
+  Traffic norm, norm_back, rotary, gate, gate_back, gelu, gelu_back, loss, loss_back, softmax, softmax_back;
+};
+inline constexpr Fusion kFused{
+    .norm = {4, 1},
+    .norm_back = {8, 2},
+    .rotary = {4, 1},
+    .gate = {6, 1},
+    .gate_back = {10, 1},
+    .gelu = {4, 1},
+    .gelu_back = {6, 1},
+    .loss = {18, 5},       // to fp32, maximum, exponentials and their sum
+    .loss_back = {14, 3},  // in fp32, then to two bytes
+    .softmax = {4, 1},
+    .softmax_back = {6, 1},
+};
+// RMSNorm in fp32: cast, square, mean, scale, cast, weight. Rotary: negate and concatenate, two products, a sum.
+inline constexpr Fusion kEager{
+    .norm = {36, 7},
+    .norm_back = {52, 10},
+    .rotary = {20, 5},
+    .gate = {10, 2},
+    .gate_back = {20, 4},
+    .gelu = {4, 1},
+    .gelu_back = {6, 1},
+    .loss = {14, 4},
+    .loss_back = {18, 3},
+    .softmax = {20, 4},  // scale and mask, softmax in fp32, cast
+    .softmax_back = {24, 4},
+};
+// torch.compile: the norm is one kernel, the loss reads the logits twice.
+inline constexpr Fusion kCompiled{
+    .norm = {4, 1},
+    .norm_back = {8, 2},
+    .rotary = {4, 1},
+    .gate = {6, 1},
+    .gate_back = {10, 1},
+    .gelu = {4, 1},
+    .gelu_back = {6, 1},
+    .loss = {6, 2},
+    .loss_back = {4, 1},
+    .softmax = {8, 2},
+    .softmax_back = {10, 2},
+};
+
+inline const Fusion& fusion_of(const EstimateJob& job) {
+  if (job.compile) return kCompiled;
+  return job.framework == Framework::megatron ? kFused : kEager;
+}
+
+// Writes operators one after the other.
+class Writer {
+ public:
+  Writer(const EstimateJob& job, const JobCosts& costs, std::vector<Operation>& out, bool backward)
+      : job_(job),
+        costs_(costs),
+        fusion_(fusion_of(job)),
+        element_(bytes_of(activations())),
+        out_(&out),
+        backward_(backward) {
+    tokens_ = job.tokens();
+    rows_ = job.sequence_parallel ? tokens_ / tp() : tokens_;
+  }
+
+  double tp() const { return static_cast<double>(job_.tp); }
+  double tokens() const { return tokens_; }
+  double rows() const { return rows_; }
+  double hidden() const { return static_cast<double>(job_.model.hidden); }
+  bool trains_all() const { return job_.method == Method::full; }
+  bool adapters() const { return job_.method == Method::lora || job_.method == Method::qlora; }
+  const Fusion& fusion() const { return fusion_; }
+  double element() const { return element_; }
+  const EstimateJob& job() const { return job_; }
+
+  Operation& add(Part part, const OperatorTime& t, int kernels, double flops = 0, double count = 1) {
+    Operation o;
+    o.part = part;
+    o.compute_ns = count * t.ns;
+    o.flops = flops;
+    o.host_ns = host(kernels);
+    o.doubt_ns = count * t.ns * t.relative_error;
+    out_->push_back(o);
+    return out_->back();
+  }
+  void gemm(Part part, double m, double n, double k, double batch = 1, double output_bytes = 0) {
+    if (m <= 0 || n <= 0 || k <= 0) return;
+    GemmWork w;
+    w.m = m, w.n = n, w.k = k, w.batch = batch;
+    w.precision = job_.precision;
+    w.output_bytes = output_bytes;
+    add(part, costs_.operators.gemm(w), 1, 2 * batch * m * n * k);
+  }
+  void attention(const AttentionWork& w, double flops) {
+    add(Part::attention, costs_.operators.attention(w), w.backward ? 3 : 1, flops);
+  }
+  // Kernels bound by memory that move so many bytes together.
+  void memory(Part part, double bytes, int kernels = 1) {
+    add(part, costs_.operators.memory(bytes / kernels, kernel_of(part)), kernels, 0, kernels);
+  }
+  void traffic(Part part, double elements, const Traffic& t) {
+    memory(part, elements * t.bytes * element_ / 2, t.kernels);
+  }
+  void collective(Part part, Pattern pattern, double bytes, Group group) {
+    const double ns = transfer(pattern, bytes, group);
+    if (ns <= 0) return;
+    Operation o;
+    o.part = o.comm_part = part;
+    o.comm_ns = ns;
+    o.host_ns = host(1);
+    o.doubt_ns = 0.1 * ns;
+    out_->push_back(o);
+  }
+  // The collective runs beside the operator written last.
+  void beside(Part part, Pattern pattern, double bytes, Group group) {
+    const double ns = transfer(pattern, bytes, group);
+    if (ns <= 0) return;
+    if (out_->empty()) return collective(part, pattern, bytes, group);
+    Operation& o = out_->back();
+    o.comm_part = part;
+    o.comm_ns += ns;
+    o.host_ns += host(1);
+  }
+  double transfer(Pattern pattern, double bytes, Group group) const {
+    return transfer_ns(costs_.network, pattern, bytes, placement_of(job_, group));
+  }
+
+  // A linear layer [rows, k] x [k, n], its weights already this rank's share.
+  void linear(Part part, double m, double n, double k, double batch = 1) {
+    dequantized(n * k * batch);
+    if (bytes_of(job_.precision) < 2) cast(batch * m * k);
+    gemm(part, m, n, k, batch);
+    if (adapters()) {
+      const double r = static_cast<double>(job_.lora_rank);
+      gemm(Part::adapters, m, r, k, batch);
+      gemm(Part::adapters, m, n, r, batch);
+      memory(Part::adapters, 3 * element_ * m * n * batch, job_.compile ? 1 : 2);  // scaled and added
+      if (!job_.compile) memory(Part::adapters, 3 * element_ * m * k * batch, 2);  // the adapter's cast, dropout
+    }
+  }
+  // Gradient of its input ...
+  void linear_input(Part part, double m, double n, double k, double batch = 1) {
+    dequantized(n * k * batch);
+    if (bytes_of(job_.precision) < 2) cast(batch * m * n);
+    gemm(part, m, k, n, batch);
+    if (adapters()) {
+      const double r = static_cast<double>(job_.lora_rank);
+      gemm(Part::adapters, m, r, n, batch);
+      gemm(Part::adapters, m, k, r, batch);
+      memory(Part::adapters, 3 * element_ * m * k * batch, 1);
+    }
+  }
+  // ... and of its weights.
+  void linear_weight(Part part, double m, double n, double k, double batch = 1) {
+    if (trains_all()) {
+      const bool fused = job_.framework == Framework::megatron;
+      gemm(part, n, k, m, batch, fused ? 4 : 2);
+      if (fused)  // read again, to be added to
+        out_->back().compute_ns += costs_.operators.memory(4 * n * k * batch).ns - costs_.operators.memory(0).ns;
+      else if (job_.num_microbatches > 1)
+        memory(Part::gradients, 6 * n * k * batch, 1);
+      if (job_.model.linear_bias) memory(Part::gradients, element_ * m * n * batch, 1);
+    } else if (adapters()) {
+      const double r = static_cast<double>(job_.lora_rank);
+      gemm(Part::adapters, r, k, m, batch);
+      gemm(Part::adapters, n, r, m, batch);
+    }
+  }
+
+ private:
+  Precision activations() const {
+    return job_.precision == Precision::fp32 || job_.precision == Precision::tf32 ? Precision::fp32 : Precision::bf16;
+  }
+  double host(int kernels) const {
+    const double of_operator = job_.compile ? 0.25 : 1;
+    return kernels * costs_.launch_ns + costs_.operator_ns * of_operator * (backward_ ? kBackwardHost : 1) *
+                                            (job_.framework == Framework::megatron || job_.compile ? 1 : kernels);
+  }
+  // Frozen weights of four bits or one byte become two bytes before each product.
+  void dequantized(double weights) {
+    if (job_.quantize == Quantize::none) return;
+    add(Part::dequantize, costs_.operators.dequantise(weights, weight_bytes(job_)), 2);
+  }
+  // Activations to eight or four bits, and their transpose for the gradients of the weights.
+  void cast(double elements) { memory(Part::quantize, (element_ + 2 * bytes_of(job_.precision)) * elements, 1); }
+  static MemoryKernel kernel_of(Part p) {
+    switch (p) {
+      case Part::norm:
+        return MemoryKernel::norm;
+      case Part::softmax:
+        return MemoryKernel::softmax;
+      case Part::rotary:
+        return MemoryKernel::rotary;
+      case Part::embedding:
+        return MemoryKernel::embedding;
+      case Part::optimizer:
+        return MemoryKernel::optimizer;
+      default:
+        return MemoryKernel::elementwise;
+    }
+  }
+
+  const EstimateJob& job_;
+  const JobCosts& costs_;
+  const Fusion& fusion_;
+  double element_, tokens_ = 0, rows_ = 0;
+  std::vector<Operation>* out_;
+  bool backward_;
+};
+
+}  // namespace orrery::estimating

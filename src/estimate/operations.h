@@ -1,0 +1,88 @@
+// What one GPU does for one micro-batch, operator by operator: the passes of a layer, of the embedding and of the head,
+// and the update of the weights. Times come from costs/, the order from how the frameworks are written.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "costs/collective.h"
+#include "costs/operators.h"
+#include "estimate/job.h"
+
+namespace orrery {
+
+enum class Part : std::uint8_t {
+  embedding,
+  norm,
+  qkv,
+  rotary,
+  scores,      // first product of the attention, unfused
+  softmax,     // unfused
+  context,     // second product, unfused
+  attention,   // fused
+  projection,  // after the attention
+  mlp_up,      // gate and up
+  activation,
+  mlp_down,
+  router,
+  dispatch,  // to the experts and back
+  experts,
+  shared_experts,
+  residual,
+  head,
+  loss,
+  quantize,    // activations to eight or four bits
+  dequantize,  // frozen weights to two bytes
+  adapters,
+  gradients,  // norm, scaling, accumulation
+  optimizer,
+  tensor_comm,
+  context_comm,
+  expert_comm,
+  data_comm,
+  pipeline_comm,
+  copies  // between host and device
+};
+inline constexpr std::size_t kParts = 30;
+std::string_view name_of(Part p);
+bool is_communication(Part p);
+
+// One operator on the compute stream. A collective on its own is all comm_ns; beside a kernel that does not wait for it
+// the two run together and the longer counts.
+struct Operation {
+  Part part = Part::norm;
+  Part comm_part = Part::tensor_comm;
+  double compute_ns = 0, comm_ns = 0;
+  double host_ns = 0;  // to issue it
+  double flops = 0;
+  double doubt_ns = 0;  // one standard deviation of its time
+  double stream_ns() const { return compute_ns > comm_ns ? compute_ns : comm_ns; }
+};
+
+// Costs that all operators of a job share.
+struct JobCosts {
+  OperatorCosts operators;
+  NetworkModel network;
+  double launch_ns = 0;    // host, of a launch
+  double operator_ns = 0;  // host, of an eager operator round its launches
+};
+JobCosts costs_of(const EstimateJob& job);
+NetworkModel network_of(const PlatformFacts& p, std::int64_t gpus_per_node);
+
+// Groups of ranks, and where their members are.
+enum class Group : std::uint8_t { tensor, context, expert, data, shard, copies, expert_data, pipeline };
+Placement placement_of(const EstimateJob& job, Group g);
+
+struct LayerWork {
+  std::vector<Operation> forward, backward;  // backward: both gradients, recomputation included
+  // Split for zero-bubble schedules: backward is then that of the inputs alone.
+  std::vector<Operation> weight;
+};
+
+// A decoder layer; `layer` tells dense from expert layers. `split_backward`: gradients of weights apart.
+LayerWork layer_work(const EstimateJob& job, const JobCosts& costs, std::int64_t layer, bool split_backward = false);
+LayerWork embedding_work(const EstimateJob& job, const JobCosts& costs);
+LayerWork head_work(const EstimateJob& job, const JobCosts& costs);
+
+}  // namespace orrery

@@ -1,0 +1,188 @@
+#include "estimate/stages.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace orrery {
+namespace {
+
+// Gradients are reduced once so many parameters have theirs, as the frameworks do by default: Megatron-LM max(40
+// million, 1 million a replica); DeepSpeed reduce_bucket_size 500 million; FSDP wraps every layer.
+double bucket_parameters(const EstimateJob& job) {
+  if (job.zero == 3) return 0;
+  switch (job.framework) {
+    case Framework::megatron:
+      return std::max(40e6, 1e6 * static_cast<double>(job.replicas()));
+    case Framework::deepspeed:
+      return 500e6;
+    case Framework::fsdp:
+      return 0;
+  }
+  return 0;
+}
+
+double adapter_parameters(const EstimateJob& job) {
+  const ModelFacts& m = job.model;
+  const double r = static_cast<double>(job.lora_rank), h = static_cast<double>(m.hidden),
+               ffn = static_cast<double>(m.ffn);
+  const double q = static_cast<double>(m.heads * m.head_dim), kv = static_cast<double>(2 * m.kv_heads * m.head_dim);
+  const double mlp = (m.gated_mlp ? 3 : 2) * (h + ffn);
+  return r * (h + q + kv + q + h + mlp) / static_cast<double>(job.tp);
+}
+
+// Bytes that an update moves for one parameter, and its kernels.
+struct Update {
+  double bytes;
+  int kernels;
+};
+Update update_of(const EstimateJob& job, double layers) {
+  // fp32 gradient, weight and both moments read; weight, moments and the two-byte weight written. Fused kernels take
+  // some hundred tensors a launch; PyTorch's eager "foreach" update reads and writes in a dozen passes.
+  if (job.framework == Framework::fsdp && !job.compile) return {84, static_cast<int>(12 * std::max(1.0, layers / 8))};
+  return {34, static_cast<int>(4 + layers / 4)};
+}
+
+Block memory_block(const EstimateJob& job, const JobCosts& costs, Part part, double bytes, int kernels) {
+  if (bytes <= 0) return {};
+  Operation o;
+  o.part = part;
+  o.compute_ns = kernels * costs.operators
+                               .memory(bytes / kernels,
+                                       part == Part::optimizer ? MemoryKernel::optimizer : MemoryKernel::elementwise)
+                               .ns;
+  o.host_ns = kernels * (costs.launch_ns + (job.framework == Framework::megatron ? 0 : costs.operator_ns));
+  return block_of(o);
+}
+
+}  // namespace
+
+std::int64_t layers_of_part(const EstimateJob& job, std::int64_t part) {
+  const std::int64_t parts = job.pp * job.chunks, each = job.model.layers / parts, more = job.model.layers % parts;
+  return each + (part < more ? 1 : 0);
+}
+std::int64_t first_layer_of_part(const EstimateJob& job, std::int64_t part) {
+  const std::int64_t parts = job.pp * job.chunks, each = job.model.layers / parts, more = job.model.layers % parts;
+  return part * each + std::min(part, more);
+}
+
+Weights layer_weights(const EstimateJob& job, std::int64_t layer) {
+  const ModelFacts& m = job.model;
+  const double tp = static_cast<double>(job.tp);
+  Weights w;
+  const double mlp = mlp_parameters(m, layer);
+  const bool experts = m.experts > 0 && layer >= m.dense_layers;
+  const double routed =
+      experts ? static_cast<double>(m.experts) * (m.gated_mlp ? 3 : 2) * static_cast<double>(m.hidden * m.expert_ffn)
+              : 0;
+  w.experts = routed / static_cast<double>(job.ep) / tp;
+  w.all = (attention_parameters(m) + (mlp - routed)) / tp + norm_parameters(m) + w.experts;
+  switch (job.method) {
+    case Method::full:
+      w.learn = w.all, w.learn_experts = w.experts;
+      break;
+    case Method::lora:
+    case Method::qlora:
+      w.learn = adapter_parameters(job);
+      w.all += w.learn;
+      break;
+    case Method::prompt:
+      break;
+  }
+  return w;
+}
+
+Weights embedding_weights(const EstimateJob& job) {
+  const ModelFacts& m = job.model;
+  const double table = static_cast<double>(m.vocab * m.hidden) / static_cast<double>(job.tp);
+  const double positions = m.learned_positions ? static_cast<double>(m.max_context * m.hidden) : 0;
+  Weights w;
+  w.all = table + positions;
+  if (job.method == Method::full) w.learn = w.all;
+  if (job.method == Method::prompt) w.learn = static_cast<double>(job.prompt_tokens * m.hidden);
+  return w;
+}
+
+Weights head_weights(const EstimateJob& job) {
+  const ModelFacts& m = job.model;
+  Weights w;
+  const bool own = !m.tied_embeddings || job.pp > 1;
+  w.all = static_cast<double>(m.hidden) * (m.rms_norm ? 1 : 2) +
+          (own ? static_cast<double>(m.vocab * m.hidden) / static_cast<double>(job.tp) : 0);
+  if (job.method == Method::full) w.learn = w.all;
+  return w;
+}
+
+std::vector<StageWork> stages_of(const EstimateJob& job, const JobCosts& costs) {
+  const bool split = job.schedule == ScheduleKind::zero_bubble;
+  const std::int64_t dense =
+      job.model.experts > 0 ? std::min(job.model.dense_layers, job.model.layers) : job.model.layers;
+  // Two kinds of layers at most: their blocks once.
+  struct Kind {
+    Block forward, backward, weight;
+    Weights weights;
+  };
+  const auto kind_of = [&](std::int64_t layer) {
+    const LayerWork w = layer_work(job, costs, layer, split);
+    return Kind{block_of(w.forward), block_of(w.backward), block_of(w.weight), layer_weights(job, layer)};
+  };
+  const Kind plain = dense > 0 ? kind_of(0) : Kind{};
+  const Kind expert = dense < job.model.layers ? kind_of(job.model.layers - 1) : Kind{};
+  const LayerWork embedding = embedding_work(job, costs), head = head_work(job, costs);
+
+  std::vector<StageWork> stages(static_cast<std::size_t>(job.pp));
+  for (std::int64_t s = 0; s < job.pp; ++s) {
+    StageWork& stage = stages[static_cast<std::size_t>(s)];
+    for (std::int64_t c = 0; c < job.chunks; ++c) {
+      const std::int64_t part = c * job.pp + s, first = first_layer_of_part(job, part),
+                         count = layers_of_part(job, part);
+      Chunk chunk;
+      for (std::int64_t l = first; l < first + count; ++l) {
+        const Kind& k = l < dense ? plain : expert;
+        if (chunk.bundles.empty() || chunk.bundles.back().weights.all >= bucket_parameters(job))
+          chunk.bundles.push_back({});
+        Bundle& b = chunk.bundles.back();
+        b.forward = then(b.forward, k.forward);
+        b.backward = then(k.backward, b.backward);
+        b.weight = then(k.weight, b.weight);
+        b.weights += k.weights;
+      }
+      stage.layers += static_cast<double>(count);
+      if (chunk.bundles.empty()) chunk.bundles.push_back({});
+      if (part == 0) {
+        Bundle& b = chunk.bundles.front();
+        b.forward = then(block_of(embedding.forward), b.forward);
+        b.backward = then(b.backward, block_of(embedding.backward));
+        b.weights += embedding_weights(job);
+      }
+      if (part == job.pp * job.chunks - 1) {
+        Bundle& b = chunk.bundles.back();
+        b.forward = then(b.forward, block_of(head.forward));
+        b.backward = then(block_of(head.backward), b.backward);
+        b.weights += head_weights(job);
+      }
+      for (const Bundle& b : chunk.bundles) {
+        chunk.forward = then(chunk.forward, b.forward);
+        chunk.weights += b.weights;
+      }
+      for (auto b = chunk.bundles.rbegin(); b != chunk.bundles.rend(); ++b) {
+        chunk.backward = then(chunk.backward, b->backward);
+        chunk.weight = then(chunk.weight, b->weight);
+      }
+      stage.weights += chunk.weights;
+      stage.chunks.push_back(std::move(chunk));
+    }
+    const double learn = stage.weights.learn, shards = static_cast<double>(job.shards()),
+                 expert_shards = std::max(1.0, shards / static_cast<double>(job.ep));
+    const double mine =
+        job.zero > 0 ? (learn - stage.weights.learn_experts) / shards + stage.weights.learn_experts / expert_shards
+                     : learn;
+    const Update u = update_of(job, stage.layers);
+    if (job.framework == Framework::megatron) stage.clear = memory_block(job, costs, Part::gradients, 4 * learn, 1);
+    stage.norm = memory_block(job, costs, Part::gradients, 12 * mine, 3);
+    if (job.offload == Offload::none)
+      stage.optimizer = memory_block(job, costs, Part::optimizer, u.bytes * mine, u.kernels);
+  }
+  return stages;
+}
+
+}  // namespace orrery

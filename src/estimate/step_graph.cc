@@ -1,0 +1,443 @@
+#include "estimate/step_graph.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "costs/collective.h"
+
+namespace orrery {
+namespace {
+
+constexpr double kMicro = 1'000;
+// Of one step, on the host: the data loader's next batch, the loop round the passes, logging.
+constexpr double kStepHostNs = 1'500 * kMicro;
+// Of one pass: the schedule's own Python.
+constexpr double kPassHostNs = 100 * kMicro;
+// ZeRO-3 and FSDP: hooks round every layer.
+constexpr double kHookHostNs = 150 * kMicro;
+// How many gathers may be ahead of the layer that computes (FSDP's limit; DeepSpeed's is a number of parameters).
+constexpr std::size_t kGathersAhead = 2;
+
+Ns whole(double ns) { return static_cast<Ns>(std::llround(std::max(0.0, ns))); }
+
+class Writer {
+ public:
+  Writer(const EstimateJob& job, const JobCosts& costs, const std::vector<StageWork>& work, Schedule schedule,
+         StepGraph& out)
+      : job_(job), costs_(costs), work_(work), schedule_(std::move(schedule)), out_(out), g_(out.graph) {
+    stages_.resize(work.size());
+    const std::size_t carried = work.size() * 2 * static_cast<std::size_t>(schedule_.chunks) *
+                                static_cast<std::size_t>(schedule_.micro_batches);
+    if (work.size() > 1) carried_.resize(carried);
+  }
+
+  void run() {
+    g_.clear();
+    out_.pieces.clear();
+    out_.last.assign(work_.size(), kNoNode);
+    for (std::uint32_t s = 0; s < stages_.size(); ++s) {
+      GraphRank r;
+      r.rank = static_cast<std::int64_t>(s) * job_.tp * job_.replicas();
+      r.first_lane = s * kLanes;
+      r.lanes = kLanes;
+      g_.ranks.push_back(r);
+      begin(s);
+    }
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::uint32_t s = 0; s < stages_.size(); ++s)
+        while (advance(s)) moved = true;
+    }
+    finish();
+  }
+
+ private:
+  enum Lane : std::uint32_t { host, compute, data, pipeline, copy, kLanes };
+  struct Wait {
+    NodeId node;
+    EdgeKind kind = EdgeKind::event;
+    Ns lag = 0;
+  };
+  struct Stage {
+    std::size_t slot = 0;
+    bool arrived = false;  // at the exchange in `slot`
+    NodeId start = kNoNode;
+    NodeId last[kLanes] = {kNoNode, kNoNode, kNoNode, kNoNode, kNoNode};
+    std::vector<Wait> waits;            // of the next block
+    std::vector<NodeId> before;         // compute lane before each of the last bundles: what gathers may not overtake
+    std::vector<NodeId> weights_ready;  // by bundle over all chunks: gathered for the first forward pass
+  };
+  struct Carried {  // between two stages
+    NodeId sender = kNoNode, receiver = kNoNode, done = kNoNode;
+  };
+
+  // ---- nodes ----
+
+  NodeId node(std::uint32_t s, Lane lane, NodeKind kind, double ns) {
+    const NodeId id{g_.size()};
+    g_.duration.push_back(whole(ns));
+    g_.observed_start.push_back(0);
+    g_.lane.push_back(s * kLanes + lane);
+    g_.kind.push_back(kind);
+    g_.at_begin.push_back(0);
+    g_.rank.push_back(s);
+    g_.source.push_back(kNoOp);
+    return id;
+  }
+  void edge(NodeId from, EdgeKind kind, double lag = 0) {
+    if (from == kNoNode) return;
+    g_.pred.push_back(from);
+    g_.pred_kind.push_back(kind);
+    g_.pred_lag.push_back(whole(lag));
+  }
+  void close() {  // of the node added last
+    if (g_.pred.size() == g_.first_pred.back()) {
+      g_.pred.push_back(kNoNode);
+      g_.pred_kind.push_back(EdgeKind::root);
+      g_.pred_lag.push_back(0);
+    }
+    g_.first_pred.push_back(g_.edges());
+  }
+
+  void block(std::uint32_t s, const Block& b, StepPhase phase) {
+    if (b.empty()) return;
+    Stage& st = stages_[s];
+    const NodeId issued_from = st.last[host];
+    const NodeId issue = node(s, host, NodeKind::host, b.host_ns);
+    edge(issued_from, EdgeKind::thread);
+    close();
+    const NodeId run = node(s, compute, NodeKind::kernel, b.stream_ns);
+    edge(st.last[compute], EdgeKind::stream);
+    for (const Wait& w : st.waits) edge(w.node, w.kind, static_cast<double>(w.lag));
+    close();
+    const NodeId tail = node(s, compute, NodeKind::kernel, 0);
+    edge(run, EdgeKind::stream);
+    edge(issued_from, EdgeKind::launch, b.late_ns);
+    close();
+    st.waits.clear();
+    st.last[host] = issue;
+    st.last[compute] = tail;
+    out_.pieces.push_back({s, kNoNode, run, &b, Part::data_comm, phase});
+  }
+  // On a lane of its own, behind what the lane had and `after`; `late`: what its members may wait for.
+  NodeId beside(std::uint32_t s, Lane lane, double ns, NodeId after, Part part, StepPhase phase,
+                NodeId second = kNoNode) {
+    Stage& st = stages_[s];
+    const NodeId n = node(s, lane, part == Part::copies ? NodeKind::memcpy : NodeKind::comm, ns);
+    edge(st.last[lane], EdgeKind::stream);
+    edge(after, EdgeKind::event);
+    edge(second, EdgeKind::event);
+    close();
+    st.last[lane] = n;
+    out_.pieces.push_back({s, kNoNode, n, nullptr, part, phase});
+    return n;
+  }
+  void host_work(std::uint32_t s, double ns, NodeId after = kNoNode) {
+    const NodeId n = node(s, host, NodeKind::host, ns);
+    edge(stages_[s].last[host], EdgeKind::thread);
+    edge(after, EdgeKind::sync);
+    close();
+    stages_[s].last[host] = n;
+  }
+
+  // ---- data parallelism and sharding ----
+
+  bool gathers() const { return job_.zero == 3 && (job_.shards() > 1 || job_.offload == Offload::all); }
+  double transfer(Pattern p, double bytes, Group g) const {
+    return std::max(0.0, transfer_ns(costs_.network, p, bytes, placement_of(job_, g)));
+  }
+  double copy_ns(double bytes) const { return host_copy(bytes, job_.platform.pcie_gb_per_s, true).ns; }
+  // Weights of a bundle: from the host where they lie there, then from the other ranks.
+  NodeId gather(std::uint32_t s, const Weights& w, NodeId after, StepPhase phase) {
+    const double bytes = weight_bytes(job_) * (w.all - w.experts), expert = weight_bytes(job_) * w.experts;
+    if (job_.offload == Offload::all) {
+      const double mine = bytes / static_cast<double>(job_.shards()) +
+                          expert / std::max(1.0, static_cast<double>(job_.shards() / job_.ep));
+      after = beside(s, copy, copy_ns(mine), after, Part::copies, phase);
+    }
+    const double ns = transfer(Pattern::gather_or_scatter, bytes, Group::shard) +
+                      (expert > 0 ? transfer(Pattern::gather_or_scatter, expert, Group::expert_data) : 0);
+    return ns > 0 ? beside(s, data, ns, after, Part::data_comm, phase) : after;
+  }
+  double reduce_ns(const Weights& w) const {
+    const double bytes = gradient_bytes(job_) * (w.learn - w.learn_experts),
+                 expert = gradient_bytes(job_) * w.learn_experts;
+    const Pattern p = job_.zero > 0 ? Pattern::gather_or_scatter : Pattern::all_reduce;
+    double ns = bytes > 0 ? transfer(p, bytes, job_.zero > 0 ? Group::shard : Group::data) : 0;
+    if (expert > 0) ns += transfer(p, expert, Group::expert_data);
+    if (job_.zero > 0 && job_.shards() < job_.replicas())  // copies of the shard, in other groups
+      ns += transfer(Pattern::all_reduce, bytes / static_cast<double>(job_.shards()), Group::copies);
+    return ns;
+  }
+  void reduce(std::uint32_t s, const Weights& w, NodeId after) {
+    if (w.learn <= 0) return;
+    if (const double ns = reduce_ns(w); ns > 0)
+      after = beside(s, data, ns, after, Part::data_comm, StepPhase::backward);
+    if (job_.offload != Offload::none)
+      beside(s, copy, copy_ns(gradient_bytes(job_) * w.learn / static_cast<double>(job_.shards())), after, Part::copies,
+             StepPhase::backward);
+  }
+  // DeepSpeed's stage 2 and all of stage 3 keep only the shard of the gradients: reduced in every micro-batch.
+  bool reduces_each() const { return job_.zero == 3 || (job_.zero == 2 && job_.framework == Framework::deepspeed); }
+  bool replicated() const { return job_.replicas() > 1 || job_.offload != Offload::none; }
+
+  // ---- passes ----
+
+  void begin(std::uint32_t s) {
+    Stage& st = stages_[s];
+    st.start = node(s, host, NodeKind::host, kStepHostNs);
+    close();
+    st.last[host] = st.start;
+    block(s, work_[s].clear, StepPhase::forward);
+    if (job_.zero == 1 || job_.zero == 2) {
+      if (!job_.overlap_parameters || job_.replicas() < 2) return;
+      for (const Chunk& c : work_[s].chunks)
+        for (const Bundle& b : c.bundles) {
+          const double ns = transfer(Pattern::gather_or_scatter, weight_bytes(job_) * b.weights.learn, Group::shard);
+          st.weights_ready.push_back(beside(s, data, ns, st.start, Part::data_comm, StepPhase::forward));
+        }
+    }
+  }
+
+  void forward(std::uint32_t s, const Slot& slot) {
+    Stage& st = stages_[s];
+    const auto chunk = static_cast<std::size_t>(slot.chunk);
+    const Chunk& c = work_[s].chunks[chunk];
+    const bool first = slot.micro_batch == 0 && !st.weights_ready.empty();
+    if (!gathers() && !first) return block(s, c.forward, StepPhase::forward);
+    std::size_t before = 0;
+    for (std::size_t k = 0; k < chunk; ++k) before += work_[s].chunks[k].bundles.size();
+    for (std::size_t k = 0; k < c.bundles.size(); ++k) {
+      if (first) st.waits.push_back({st.weights_ready[before + k]});
+      if (gathers()) gathered(s, c.bundles[k].weights, StepPhase::forward);
+      block(s, c.bundles[k].forward, StepPhase::forward);
+    }
+  }
+  // The gather of a bundle's weights, which the next block waits for.
+  void gathered(std::uint32_t s, const Weights& w, StepPhase phase) {
+    Stage& st = stages_[s];
+    host_work(s, kHookHostNs);
+    const NodeId limit =
+        st.before.size() >= kGathersAhead ? st.before[st.before.size() - kGathersAhead] : st.last[host];
+    if (const NodeId n = gather(s, w, limit, phase); n != limit) st.waits.push_back({n});
+    st.before.push_back(st.last[compute]);
+  }
+
+  void backward(std::uint32_t s, const Slot& slot, bool weights_too) {
+    const Chunk& c = work_[s].chunks[static_cast<std::size_t>(slot.chunk)];
+    const bool last = slot.micro_batch == schedule_.micro_batches - 1;
+    const bool reduces = weights_too && replicated() && job_.overlap_gradients && (last || reduces_each());
+    if (!gathers() && !reduces) return block(s, c.backward, StepPhase::backward);
+    for (std::size_t k = c.bundles.size(); k-- > 0;) {
+      const Bundle& b = c.bundles[k];
+      if (gathers()) gathered(s, b.weights, StepPhase::backward);
+      block(s, b.backward, StepPhase::backward);
+      if (reduces) reduce(s, b.weights, stages_[s].last[compute]);
+    }
+  }
+  void weight(std::uint32_t s, const Slot& slot) {
+    const Chunk& c = work_[s].chunks[static_cast<std::size_t>(slot.chunk)];
+    const bool last = slot.micro_batch == schedule_.micro_batches - 1;
+    if (!last || !replicated() || !job_.overlap_gradients) return block(s, c.weight, StepPhase::weight);
+    for (std::size_t k = c.bundles.size(); k-- > 0;) {
+      block(s, c.bundles[k].weight, StepPhase::weight);
+      reduce(s, c.bundles[k].weights, stages_[s].last[compute]);
+    }
+  }
+
+  // ---- between stages ----
+
+  Carried& carried(const Transfer& t, std::uint32_t stage) {
+    const std::size_t sender = t.send ? stage : static_cast<std::size_t>(t.peer_stage);
+    const auto chunks = static_cast<std::size_t>(schedule_.chunks),
+               m = static_cast<std::size_t>(schedule_.micro_batches);
+    return carried_[((sender * 2 + (t.forward ? 1 : 0)) * chunks + static_cast<std::size_t>(t.chunk)) * m +
+                    static_cast<std::size_t>(t.micro_batch)];
+  }
+  double p2p_ns() const {
+    const double width = static_cast<double>(job_.model.hidden), each = bytes_of_activations(job_);
+    return transfer(Pattern::point_to_point,
+                    each * job_.tokens() * width / (job_.sequence_parallel ? static_cast<double>(job_.tp) : 1),
+                    Group::pipeline);
+  }
+  void exchange_piece(std::uint32_t s, NodeId from, NodeId to) {
+    out_.pieces.push_back({s, from, to, nullptr, Part::pipeline_comm, StepPhase::forward});
+  }
+
+  bool advance(std::uint32_t s) {
+    Stage& st = stages_[s];
+    const std::vector<Slot>& slots = schedule_.stage[s];
+    if (st.slot == slots.size()) return false;
+    const Slot& slot = slots[st.slot];
+    if (slot.is_pass) {
+      if (schedule_.overlap) {
+        if (const auto input = input_of(schedule_, static_cast<std::int32_t>(s), slot)) {
+          Carried& c = carried(*input, s);
+          if (c.sender == kNoNode) return false;
+          arrive(s, c);
+        }
+      }
+      host_work(s, kPassHostNs);
+      if (slot.pass == Pass::forward) forward(s, slot);
+      if (slot.pass == Pass::backward) backward(s, slot, schedule_.kind != ScheduleKind::zero_bubble);
+      if (slot.pass == Pass::weight) weight(s, slot);
+      ++st.slot;
+      return true;
+    }
+    return exchange(s, slot);
+  }
+  // What was sent beside the passes is waited for by the pass that needs it.
+  void arrive(std::uint32_t s, Carried& c) {
+    c.done = node(s, pipeline, NodeKind::comm, p2p_ns());
+    edge(stages_[s].last[pipeline], EdgeKind::stream);
+    edge(c.sender, EdgeKind::collective);
+    close();
+    stages_[s].last[pipeline] = c.done;
+    stages_[s].waits.push_back({c.done});
+    exchange_piece(s, c.receiver, c.done);
+  }
+  bool exchange(std::uint32_t s, const Slot& slot) {
+    Stage& st = stages_[s];
+    if (schedule_.overlap) {
+      for (const Transfer& t : slot.transfers) (t.send ? carried(t, s).sender : carried(t, s).receiver) = at(st);
+      ++st.slot;
+      return true;
+    }
+    if (!st.arrived) {
+      for (const Transfer& t : slot.transfers) (t.send ? carried(t, s).sender : carried(t, s).receiver) = at(st);
+      st.arrived = true;
+    }
+    for (const Transfer& t : slot.transfers) {
+      const Carried& c = carried(t, s);
+      if (c.sender == kNoNode || c.receiver == kNoNode) return false;
+    }
+    const NodeId here = at(st);
+    for (const Transfer& t : slot.transfers) {
+      Carried& c = carried(t, s);
+      if (c.done == kNoNode) {
+        c.done = node(s, pipeline, NodeKind::comm, p2p_ns());
+        edge(c.sender, EdgeKind::collective);
+        edge(c.receiver, EdgeKind::collective);
+        close();
+      }
+      st.waits.push_back({c.done});
+      exchange_piece(s, here, c.done);
+    }
+    // Megatron-LM's batch_p2p_sync: the host waits for the device after each batch of sends and receives.
+    if (job_.framework == Framework::megatron) {
+      const NodeId n = node(s, host, NodeKind::host, 20 * kMicro);
+      edge(st.last[host], EdgeKind::thread);
+      for (const Wait& w : st.waits) edge(w.node, EdgeKind::sync);
+      edge(st.last[compute], EdgeKind::sync);
+      close();
+      st.last[host] = n;
+    }
+    st.arrived = false;
+    ++st.slot;
+    return true;
+  }
+  static NodeId at(const Stage& st) { return st.last[compute] != kNoNode ? st.last[compute] : st.start; }
+
+  // ---- after the passes ----
+
+  void finish() {
+    const auto n = static_cast<std::uint32_t>(stages_.size());
+    for (std::uint32_t s = 0; s < n; ++s) finish_gradients(s);
+    if (n > 1 && job_.model.tied_embeddings && job_.method == Method::full) tie();
+    std::vector<NodeId> norms;
+    for (std::uint32_t s = 0; s < n; ++s) {
+      block(s, work_[s].norm, StepPhase::optimizer);
+      norms.push_back(at(stages_[s]));
+    }
+    NodeId agreed = kNoNode;  // the norm of all gradients, which every host reads
+    if (n > 1 || job_.tp > 1 || job_.zero > 0) {
+      agreed = node(0, pipeline, NodeKind::comm, 30 * kMicro);
+      for (const NodeId m : norms) edge(m, EdgeKind::collective);
+      close();
+    }
+    for (std::uint32_t s = 0; s < n; ++s) {
+      host_work(s, 20 * kMicro, agreed != kNoNode ? agreed : at(stages_[s]));
+      update(s);
+    }
+    for (std::uint32_t s = 0; s < n; ++s) {
+      Stage& st = stages_[s];
+      const NodeId end = node(s, host, NodeKind::host, 0);
+      edge(st.last[host], EdgeKind::thread);
+      edge(st.last[compute], EdgeKind::sync);
+      edge(st.last[data], EdgeKind::sync);
+      edge(st.last[copy], EdgeKind::sync);
+      close();
+      out_.last[s] = end;
+      Step step;
+      step.rank = s;
+      step.begin_node = st.start;
+      step.end_node = end;
+      g_.steps.push_back(step);
+    }
+  }
+  void finish_gradients(std::uint32_t s) {
+    Stage& st = stages_[s];
+    if (replicated() && !job_.overlap_gradients && !reduces_each())
+      for (const Chunk& c : work_[s].chunks) reduce(s, c.weights, at(st));
+    if (st.last[data] != kNoNode) st.waits.push_back({st.last[data]});
+    if (st.last[copy] != kNoNode) st.waits.push_back({st.last[copy]});
+  }
+  void tie() {  // gradients of the embedding, of the first and the last stage
+    const auto last = static_cast<std::uint32_t>(stages_.size() - 1);
+    const double bytes =
+        gradient_bytes(job_) * static_cast<double>(job_.model.vocab * job_.model.hidden) / static_cast<double>(job_.tp);
+    const NodeId a = at(stages_[0]), b = at(stages_[last]);
+    const NodeId n = node(0, pipeline, NodeKind::comm, transfer(Pattern::all_reduce, bytes, Group::pipeline));
+    edge(a, EdgeKind::collective);
+    edge(b, EdgeKind::collective);
+    close();
+    for (const std::uint32_t s : {0u, last}) {
+      stages_[s].waits.push_back({n});
+      exchange_piece(s, at(stages_[s]), n);
+    }
+  }
+  void update(std::uint32_t s) {
+    const Weights& w = work_[s].weights;
+    const double learn = w.learn / (job_.zero > 0 ? static_cast<double>(job_.shards()) : 1);
+    if (job_.offload != Offload::none && learn > 0) {
+      // All processes of a server update at the same time.
+      const double share =
+          job_.platform.host.memory_gb_per_s / static_cast<double>(std::min(job_.platform.gpus_per_node, job_.world()));
+      host_work(s, host_adam(learn, share).ns, stages_[s].last[copy]);
+      if (job_.offload == Offload::optimizer)  // while the update goes on, but for its last tile
+        beside(s, copy, copy_ns(2 * learn) / 8, stages_[s].last[host], Part::copies, StepPhase::optimizer);
+    } else {
+      block(s, work_[s].optimizer, StepPhase::optimizer);
+    }
+    if ((job_.zero == 1 || job_.zero == 2) && job_.replicas() > 1 && !job_.overlap_parameters) {
+      const double bytes = weight_bytes(job_) * w.learn;
+      const NodeId after = job_.offload != Offload::none ? stages_[s].last[copy] : at(stages_[s]);
+      beside(s, data, transfer(Pattern::gather_or_scatter, bytes, Group::shard), after, Part::data_comm,
+             StepPhase::optimizer);
+    }
+  }
+
+  const EstimateJob& job_;
+  const JobCosts& costs_;
+  const std::vector<StageWork>& work_;
+  Schedule schedule_;
+  StepGraph& out_;
+  ExecGraph& g_;
+  std::vector<Stage> stages_;
+  std::vector<Carried> carried_;
+};
+
+}  // namespace
+
+Status write_step(const EstimateJob& job, const JobCosts& costs, const std::vector<StageWork>& stages,
+                  std::int64_t micro_batches, StepGraph& out) {
+  const bool overlap = job.chunks > 1;
+  auto schedule = make_schedule(job.chunks > 1 ? ScheduleKind::interleaved : job.schedule,
+                                static_cast<std::int32_t>(job.pp), static_cast<std::int32_t>(job.chunks),
+                                static_cast<std::int32_t>(micro_batches), overlap && job.pp > 1, false);
+  if (!schedule) return tl::unexpected(schedule.error());
+  Writer(job, costs, stages, std::move(*schedule), out).run();
+  return {};
+}
+
+}  // namespace orrery
