@@ -235,7 +235,7 @@ TEST(Gpus, NamesOfTheDriver) {
   EXPECT_EQ(find_gpu("NVIDIA A100 80GB PCIe")->memory_gib, 80);
   EXPECT_LT(find_gpu("Tesla V100-SXM2-16GB")->memory_gib, 16);
   EXPECT_GT(find_gpu("Tesla V100-SXM2-32GB")->memory_gib, 31);
-  EXPECT_EQ(find_gpu("NVIDIA GeForce RTX 4090"), nullptr);
+  EXPECT_EQ(find_gpu("NVIDIA GeForce GTX 1080 Ti"), nullptr);
   EXPECT_EQ(find_gpu(""), nullptr);
   for (const char* name : {"B200", "H200", "H100", "A100", "V100", "MI300X"}) {
     const GpuFacts* gpu = find_gpu(name);

@@ -13,7 +13,7 @@ namespace orrery {
 namespace {
 
 // 128 SMs, 256 flops a ps, 1 byte a ps: numbers that divide.
-constexpr GpuFacts kGpu = {"test", 128, 256, 1000, 0, 0, 0, "invented"};
+const GpuFacts kGpu = {"test", 128, 256, 1000, 0, 0, 0, "invented"};
 
 WorkSize gemm(double m, double n, double k, double batch = 1) { return {WorkKind::gemm, m, n, k, batch}; }
 WorkSize memory(double elements) { return {.kind = WorkKind::memory, .m = elements}; }

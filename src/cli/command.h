@@ -61,9 +61,6 @@ const Command* find_command(std::string_view name);
 // Errors: an unknown option (with the closest known one), a missing or repeated value, too few or too many operands.
 Result<Args> parse(const Command& command, const std::vector<std::string>& words);
 
-// The candidate that `word` was probably meant to be; "" when none is near.
-std::string_view closest(std::string_view word, const std::vector<std::string_view>& candidates);
-
 std::string help_overview();                   // what `orrery help` prints
 std::string man_page(const Command& command);  // what `orrery help COMMAND` and `orrery COMMAND --help` print
 

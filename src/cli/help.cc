@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/closest.h"
 #include "base/output.h"
 #include "cli/command.h"
 

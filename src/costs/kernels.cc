@@ -215,9 +215,9 @@ KernelCosts KernelCosts::learn(std::span<const KernelSample> samples, const GpuF
   KernelCosts c;
   c.peak_ = 1;
   c.overhead_ns_ = kMemoryOverhead;
-  if (gpu != nullptr && gpu->bf16_tflops > 0 && gpu->memory_gb_per_s > 0) {
+  if (gpu != nullptr && half_tflops(*gpu) > 0 && gpu->memory_gb_per_s > 0) {
     c.sms_ = gpu->sms;
-    c.peak_ = gpu->bf16_tflops * 1e3;
+    c.peak_ = half_tflops(*gpu) * 1e3;
     c.bandwidth_ = gpu->memory_gb_per_s;
   } else {  // for the share of the overhead alone: the fastest GEMM has most of the peak
     for (const KernelSample& s : samples)

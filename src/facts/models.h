@@ -25,9 +25,21 @@ struct ModelFacts {
   std::int64_t dense_layers = 0;  // the first ones, without experts
   // Multi-head latent attention (DeepSeek-V2); kv_lora_rank 0 = none. head_dim is that of the part without position.
   std::int64_t q_lora_rank = 0, kv_lora_rank = 0, rope_head_dim = 0, value_head_dim = 0;
-  double published_parameters = 0;  // 0 = not published
-  std::string source, sure;         // where the shape was read; seen, derived, remembered ...
+  std::int64_t expert_every = 1;  // of the layers after the dense ones, the last of so many has experts (Llama 4: 2)
+  // What an operator list needs and a first estimate may leave out (it then says so).
+  std::int64_t layer_norms = 2;           // of one layer, of the hidden width (Falcon-7B, GPT-J, Phi: 1; Gemma 2: 4)
+  bool qk_norm = false;                   // of queries and keys, of the head width
+  std::int64_t sliding_window = 0;        // tokens that a windowed layer attends to; 0 = none is windowed
+  std::int64_t full_attention_every = 0;  // of windowed models, one layer of so many attends to all; 0 = none does
+  double published_parameters = 0;        // 0 = not published
+  std::string source, sure;               // where the shape was read; seen, derived, remembered ...
+  // Why this shape does not express the model; "" = it does. model_named_or_read refuses such a model with the reason.
+  std::string unsupported = {};
+  std::vector<std::string> aliases = {};
 };
+
+// Experts in this layer, or a dense MLP?
+bool has_experts(const ModelFacts& m, std::int64_t layer);
 
 // Of one decoder layer, norms and biases included.
 double attention_parameters(const ModelFacts& m);

@@ -1,7 +1,9 @@
-// Servers: GPUs, what joins them, the host. One file a platform, facts/platforms/NAME.toml; GPUs under facts/gpus.
+// Servers: GPUs, what joins them, the host. One file a platform, facts/platforms/NAME.toml; GPUs under facts/gpus,
+// hosts under facts/hosts.
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "facts/gpus.h"
 
@@ -11,16 +13,18 @@ struct HostFacts {
   std::string name;
   double memory_gb_per_s = 0;  // all sockets
   double memory_gib = 0;
-  double cores = 0;
+  double cores = 0;          // all sockets
   double launch_us = 4.5;    // of one kernel launch from the framework's C++ side, one call
   double operator_us = 5.0;  // what an eager operator of PyTorch adds around its launches
+  std::string source = {}, sure = {};
+  std::vector<std::string> aliases = {};
 };
 
 struct PlatformFacts {
   std::string name;
   GpuFacts gpu;
   std::int64_t gpus_per_node = 8;
-  std::int64_t nvlink_domain = 8;  // GPUs that NVLink joins
+  std::int64_t nvlink_domain = 8;  // GPUs that NVLink joins; more than gpus_per_node where switches join servers
   double nvlink_gb_per_s = 0;      // each way, all links of one GPU; 0 = none
   bool nvlink_in_pairs = false;    // bridges between two GPUs; others talk over PCIe
   double pcie_gb_per_s = 0;        // each way, one GPU to its host
@@ -30,6 +34,8 @@ struct PlatformFacts {
   double nic_gb_per_s = 0;  // each way, a GPU's share of the network; 0 = not known
   HostFacts host;
   std::string source, sure;
+  std::string note = {};  // what was assumed; "" = nothing
+  std::vector<std::string> aliases = {};
 };
 
 }  // namespace orrery

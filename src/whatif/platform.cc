@@ -21,7 +21,7 @@ Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobMo
   }
   Changed changed;
   if (to == from) return changed;
-  const double compute = from->bf16_tflops / to->bf16_tflops, memory = from->memory_gb_per_s / to->memory_gb_per_s;
+  const double compute = half_tflops(*from) / half_tflops(*to), memory = from->memory_gb_per_s / to->memory_gb_per_s;
   ExecGraph& g = build.graph;
   for (std::uint32_t n = 0; n < g.size(); ++n) {
     if (g.kind[n] != NodeKind::kernel && g.kind[n] != NodeKind::memcpy && g.kind[n] != NodeKind::memset) continue;
