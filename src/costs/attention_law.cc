@@ -21,6 +21,13 @@ double attention_pairs(double queries, double keys, bool causal) {
   return seen * (keys - seen) + seen * (seen + 1) / 2;
 }
 
+double cached_ns(double bytes, double share, double cache_part, double cache_speed, const AttentionOnGpu& gpu) {
+  const double memory = bytes / (gpu.bandwidth * share);
+  if (gpu.cache_bytes <= 0 || cache_part <= 0) return memory;
+  const double fill = bytes / (gpu.cache_bytes * cache_part), fill2 = fill * fill;
+  return memory * (1 - (1 - 1 / std::max(cache_speed, 1.0)) / (1 + fill2 * fill2));
+}
+
 AttentionParts attention_parts(const AttentionFit& fit, const AttentionOnGpu& gpu, const AttentionShape& s,
                                bool backward) {
   const double sms = gpu.multiprocessors;
@@ -41,7 +48,7 @@ AttentionParts attention_parts(const AttentionFit& fit, const AttentionOnGpu& gp
   const double compute = std::max(rounds * mean, longest);
   const double q = s.batch * s.heads * s.queries * s.element, kv = s.batch * s.kv_heads * s.keys * s.kv_element;
   const double bytes = (q + kv) * (s.head_dim + s.value_head_dim) * (backward ? 2.5 : 1);
-  const double memory = bytes / (gpu.bandwidth * fit.memory_share);
+  const double memory = cached_ns(bytes, fit.memory_share, fit.cache_part, fit.cache_speed, gpu);
   return {fit.overhead_ns, compute, memory, fit.overhead_ns + norm3(compute, memory)};
 }
 
@@ -59,11 +66,8 @@ AttentionParts decode_parts(const DecodeFit& fit, const AttentionOnGpu& gpu, con
   }
   const double bytes =
       units * s.keys * key_bytes + s.batch * s.heads * s.queries * (s.head_dim + s.value_head_dim) * s.element;
-  double memory = bytes / (gpu.bandwidth * fit.memory_share);
-  if (warm && gpu.cache_bytes > 0 && fit.cache_part > 0) {
-    const double fill = bytes / (gpu.cache_bytes * fit.cache_part), fill2 = fill * fill;
-    memory *= 1 - (1 - 1 / std::max(fit.cache_speed, 1.0)) / (1 + fill2 * fill2);
-  }
+  const double memory = cached_ns(bytes, fit.memory_share, warm ? fit.cache_part : 0, fit.cache_speed, gpu) +
+                        fit.ramp_ns * bytes / (bytes + fit.ramp_bytes);
   return {fit.overhead_ns, compute, memory, fit.overhead_ns + norm3(compute, memory)};
 }
 

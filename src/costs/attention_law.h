@@ -19,15 +19,17 @@ namespace orrery {
 struct AttentionFit {
   double overhead_ns, peak_share, softmax, wide;
   double wave, tile_ns, queries, memory_share;
+  double cache_part, cache_speed;
 };
-inline constexpr int kAttentionNumbers = 8;
+inline constexpr int kAttentionNumbers = 10;
 
 struct DecodeFit {
   double overhead_ns, memory_share;
   double wave, tile_ns, split_ns, feed, step_ns;
   double cache_part, cache_speed;
+  double ramp_ns, ramp_bytes;
 };
-inline constexpr int kDecodeNumbers = 9;
+inline constexpr int kDecodeNumbers = 11;
 
 struct AttentionShape {
   double batch = 1, heads = 1, kv_heads = 1, head_dim = 128, value_head_dim = 128, queries = 1, keys = 1;
@@ -45,6 +47,8 @@ struct AttentionParts {
 };
 // Key-query pairs that are computed, without padding, of one head of one sequence.
 double attention_pairs(double queries, double keys, bool causal);
+// Bytes at `share` of the memory's bandwidth, at cache_speed times that where they fit into cache_part of the cache.
+double cached_ns(double bytes, double share, double cache_part, double cache_speed, const AttentionOnGpu& gpu);
 AttentionParts attention_parts(const AttentionFit& fit, const AttentionOnGpu& gpu, const AttentionShape& s,
                                bool backward);
 AttentionParts decode_parts(const DecodeFit& fit, const AttentionOnGpu& gpu, const AttentionShape& s, bool warm);

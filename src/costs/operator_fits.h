@@ -62,7 +62,9 @@ struct MemoryFitRow {
   double overhead_ns, share, error;
 };
 struct UnfusedFit {
-  double forward_passes, mask_passes, backward_passes, error;
+  double forward_passes, mask_passes, backward_passes;  // over the scores
+  double forward_copies, backward_copies;               // of one operand
+  double error;
 };
 
 // Of the architecture, else of the one most like it, else of all.

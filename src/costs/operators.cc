@@ -158,7 +158,8 @@ OperatorTime OperatorCosts::unfused(const AttentionWork& w) const {
   const OperatorTime context = gemm({w.queries, value, w.keys, batch, w.precision});
   const UnfusedFit& fit = unfused_fit();
   const double passes = w.backward ? fit.backward_passes : fit.forward_passes + (w.causal ? fit.mask_passes : 0);
-  const OperatorTime softmax = memory(passes * element * batch * w.queries * w.keys, MemoryKernel::softmax);
+  const double copies = (w.backward ? fit.backward_copies : fit.forward_copies) * w.queries * w.head_dim;
+  const OperatorTime softmax = memory(element * batch * (passes * w.queries * w.keys + copies));
   return {times * (scores.ns + context.ns) + softmax.ns, fit.error, Bound::memory};
 }
 
