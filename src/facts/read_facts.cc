@@ -199,7 +199,7 @@ Result<FactFile> with_links(const FactFile& file, const KnownParts& known) {
     const auto link = known.link(*name);
     if (!link) return fail_at(file, e.line, e.key + ": " + link.error().what, link.error().advice);
     if (e.source.empty()) e.source = link->name + ", " + link->source;
-    if (e.sure.empty()) e.sure = link->sure;
+    if (e.sure.empty() && link->sure != "seen") e.sure = link->sure;
     e.value = link->gb_per_s;
   }
   return out;
