@@ -183,7 +183,7 @@ def neusight(row):
             questions.append((f"gemm platform={platform} m={k} n={n} k={m} batch={times} precision=fp32", count))
 
     def move(elements, kind, count=1):
-        questions.append((f"memory platform={platform} bytes={4 * elements} kind={kind}", count * (2.5 if train else 1)))
+        questions.append((f"memory platform={platform} bytes={4 * elements:.0f} kind={kind}", count * (2.5 if train else 1)))
 
     fused = "fusion" in t
     gemm(tokens, 3 * hidden, hidden, 1, layers)
@@ -195,6 +195,9 @@ def neusight(row):
     move(2 * scores, "elementwise", layers * (2 if causal and not fused else 1))  # scale, mask
     move(2 * scores, "elementwise", layers)  # softmax streams long rows
     move(2 * tokens * ffn, "elementwise", layers * (1 if fused or row["model"] != "gpt2_large" else 4))
+    if row["workload"].startswith("training"):  # dropout, in the forward pass as well
+        move(2.25 * scores, "elementwise", layers)
+        move(2.25 * tokens * hidden, "elementwise", 2 * layers)
     move(3 * tokens * hidden, "elementwise", 2 * layers)
     move(2 * tokens * hidden, "norm", 2 * layers)
     move(2 * tokens * hidden, "elementwise", 4 * layers)  # heads laid out for the products and back
@@ -209,10 +212,8 @@ def all_reduce_table(row):
     if row["metric"] not in ("time", "busbw"):
         return None
     extra, size = "", batch.get("bytes", "8GiB") or "8GiB"
-    for unit, factor in (("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30)):
-        if size.endswith(unit):
-            size = float(size[:-3]) * factor
-    size = float(size)
+    unit = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}.get(size[-3:])
+    size = float(size[:-3]) * unit if unit else float(size)
     at = re.match(r"(\d+) GPUs of 8x", platform)
     if at:
         gpus = int(at.group(1))

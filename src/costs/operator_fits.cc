@@ -138,12 +138,18 @@ constexpr std::array<GemmFitRow, 21> kGemm = {{
 }};
 
 // Products on the ordinary units, without tensor cores: no table of single operators; the shares that NeuSight's FP32
-// models (github.com/sitar-lab/NeuSight@6945927d9afc, labels) show.
-constexpr GemmFitRow kGemmFp32 = {Architecture::other,
-                                  Precision::fp32,
-                                  {4000, 0.9, 0.8, 4, 0.5, 1000, 3, 0.005, 3200, 0.5, 6, 0.1, 0.12, 2, 0, 0, 0},
-                                  0.2,
-                                  "NeuSight's whole models"};
+// models (github.com/sitar-lab/NeuSight@6945927d9afc, labels, rows that are not held out) show. Multiprocessors of 128
+// lanes (GA102, Ada, Hopper, Blackwell) feed them less well than those of 64 (Volta, GA100).
+constexpr GemmFitRow kGemmFp32Of64 = {Architecture::ampere,
+                                      Precision::fp32,
+                                      {4000, 0.9, 0.8, 4, 0.5, 1000, 3, 0.005, 3200, 0.5, 6, 0.1, 0.12, 2, 0, 0, 0},
+                                      0.2,
+                                      "NeuSight's whole models"};
+constexpr GemmFitRow kGemmFp32Of128 = {Architecture::other,
+                                       Precision::fp32,
+                                       {4000, 0.74, 0.8, 4, 0.5, 1000, 3, 0.005, 3200, 0.5, 6, 0.1, 0.12, 2, 0, 0, 0},
+                                       0.2,
+                                       "NeuSight's whole models"};
 
 // overhead_ns, peak_share, softmax, wide, wave, tile_ns, queries, memory_share, cache_part, cache_speed: forward, then
 // backward; append_ns, append_share; error
@@ -317,10 +323,10 @@ constexpr std::array<DecodeFitRow, 10> kDecode = {{
      "AIConfigurator H100, H200"},
 }};
 
-// Unfused attention (PyTorch): times that the scores are written or read (first product, scale, softmax, dropout,
-// second product), more of them with a causal mask; operands are copied between layouts. The PyTorch and standard bars
-// of FlashAttention's plots, A100 and H100: each figure is within a tenth over head sizes and lengths.
-constexpr UnfusedFit kUnfused = {4.7, 4.7, 7.2, 12, 33, 0.15};
+// Unfused attention (PyTorch): times that the scores are written or read beside the products (scale, softmax, dropout),
+// more of them with a causal mask; operands are copied between layouts. The PyTorch and standard bars of
+// FlashAttention's plots, A100 and H100: each figure is within a tenth over head sizes and lengths.
+constexpr UnfusedFit kUnfused = {3.2, 5, 4.2, 13, 35, 0.15};
 
 // Share of memory bandwidth, and what a kernel takes that moves nothing. Vidur's profiles of A100, A40 and H100 (one
 // line through each operator's times; norms there are vLLM's) and LLMCompass' GELU, softmax and layer norm on A100 and
@@ -423,7 +429,11 @@ Architecture architecture_of(const GpuFacts& gpu) {
 }
 
 const GemmFitRow& gemm_fit(Architecture a, Precision p) {
-  if (p == Precision::fp32) return kGemmFp32;
+  if (p == Precision::fp32) {
+    const bool of_64 = a == Architecture::volta || a == Architecture::turing || a == Architecture::ampere ||
+                       a == Architecture::cdna2 || a == Architecture::cdna3;
+    return of_64 ? kGemmFp32Of64 : kGemmFp32Of128;
+  }
   const Precision as = measured_as(p);
   for (const Precision q : {as, Precision::bf16})
     if (const GemmFitRow* r = find(kGemm.data(), kGemm.data() + kGemm.size(), a,

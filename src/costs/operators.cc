@@ -49,6 +49,9 @@ double doubt_of(const GpuFacts& gpu, Architecture a) {
   return known ? kSameGeneration : kOtherGeneration;
 }
 
+// Cards that live on their slot's 75 W do not hold their boost clock (NeuSight's L4 and T4).
+constexpr double kSlotWatts = 75, kOfSlotCard = 0.7;
+
 // PCIe's packets and protocol leave 0.8 of the nominal rate to a large copy of pinned memory (NVIDIA bandwidthTest:
 // 12.5 of 15.8, 25 of 31.5, 52 of 63 GB/s); pageable memory is first copied by one host thread, at 6 to 8 GB/s.
 constexpr double kOfPcie = 0.8, kPageableGbPerS = 7, kCopyNs = 9'000, kPageableNs = 14'000;
@@ -108,7 +111,8 @@ double peak_flop_per_ns(const GpuFacts& gpu, Precision p) {
       tflops = fp8 * (has_fp4(architecture_of(gpu)) ? 2 : 1);
       break;
   }
-  return std::max(tflops, 1e-3) * 1e3;
+  const double sustained = gpu.tdp_w > 0 && gpu.tdp_w <= kSlotWatts ? kOfSlotCard : 1;
+  return std::max(tflops, 1e-3) * 1e3 * sustained;
 }
 
 OperatorCosts::OperatorCosts(const GpuFacts& gpu)
@@ -158,7 +162,8 @@ OperatorTime OperatorCosts::attention(const AttentionWork& w) const {
   if (w.append_kv) {
     const double bytes =
         2 * element * w.batch * w.queries * (s.heads * s.head_dim + s.kv_heads * (s.head_dim + s.value_head_dim));
-    const double append = row.append_ns + bytes / (on.bandwidth * row.append_share);
+    const double append =
+        row.append_ns + cached_ns(bytes, row.append_share, row.forward.cache_part, row.forward.cache_speed, on);
     t.ns += append;
     t.overhead_ns += append;
   }
