@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "cli/command.h"
+#include "cli/estimate_ops.h"
 #include "cli/estimate_options.h"
 
 namespace orrery {
@@ -18,8 +19,8 @@ constexpr OptionSpec kCsv{"--csv", "DIR", "write every table as a CSV file in DI
 constexpr OptionSpec kRecover{"--recover", "",
                               "skip events that are not valid JSON instead of refusing the file; they count as lost"};
 
-std::vector<OptionSpec> with(std::vector<OptionSpec> options, std::initializer_list<OptionSpec> more) {
-  options.insert(options.end(), more);
+std::vector<OptionSpec> with(std::vector<OptionSpec> options, const std::vector<OptionSpec>& more) {
+  options.insert(options.end(), more.begin(), more.end());
   return options;
 }
 
@@ -178,7 +179,7 @@ std::vector<Command> make_commands() {
        .run = run_diff},
       {.name = "estimate",
        .summary = "what a job would cost, without a trace",
-       .operands = "train|finetune",
+       .operands = "train|finetune|ops",
        .least = 1,
        .most = 1,
        .description =
@@ -187,8 +188,11 @@ std::vector<Command> make_commands() {
            "the facts of the GPU and its links say; the step is an execution graph, replayed as that of a trace. "
            "docs/model.md has the laws, their sources and how far they are off.\n\n"
            "--model list and --platform list name what is known; a file of your own (docs/formats/facts.md) goes "
-           "wherever a name goes.",
-       .options = with(job_options(),
+           "wherever a name goes.\n\n"
+           "ops: times of single operators on a platform, those of --model (matrix products, attention, kernels that "
+           "move data, copies, collectives of --gpus GPUs) or those that are asked for; there --attention takes "
+           "KEY=VALUE,... of a shape (docs/model.md, \"Operators\").",
+       .options = with(with(job_options(), ops_options()),
                        {{"--scaling", "N,...", "tokens per second on so many GPUs, the replicas changed", Takes::word},
                         kCsv,
                         kJson,
@@ -204,7 +208,10 @@ std::vector<Command> make_commands() {
                      "deepspeed --scaling 1,2,4,8"},
                     {"A 70B model over tensor parallelism and a pipeline:",
                      "orrery estimate train --model llama-2-70b --platform dgx-h100 --gpus 64 --tp 8 --pp 4 "
-                     "--sequence-parallel on --global-batch-size 128 --seq-length 4096"}},
+                     "--sequence-parallel on --global-batch-size 128 --seq-length 4096"},
+                    {"Single operators and transfers:",
+                     "orrery estimate ops --platform dgx-h100 --gemm 2048x12288x4096,1x4096x4096 --collective "
+                     "all_reduce --bytes 1048576,268435456 --gpus 8"}},
        .run = run_estimate},
       {.name = "plan",
        .summary = "the best layouts and techniques for a model on so many GPUs",

@@ -5,6 +5,7 @@
 
 #include <charconv>
 
+#include "cli/estimate_ops.h"
 #include "cli/estimate_options.h"
 #include "cli/options.h"
 #include "facts/library.h"
@@ -92,7 +93,8 @@ Result<int> run_estimate(const Args& args) {
   if (!options) return tl::unexpected(options.error());
   const std::string& what = args.positional.front();
   if (what == "train" || what == "finetune") return train(args, *options, what == "finetune");
-  return fail("not known: " + what, "estimate", "train or finetune");
+  if (what == "ops") return run_estimate_ops(args, *options);
+  return fail("not known: " + what, "estimate", "train, finetune or ops");
 }
 
 }  // namespace orrery

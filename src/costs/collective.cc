@@ -23,6 +23,16 @@ constexpr double kOfNvlink = 0.88, kOfNetwork = 0.86;
 constexpr double kSwitch = 0.6 / kOfNvlink;
 constexpr std::int64_t kSwitchFrom = 5;  // GPUs
 
+// Rings that NCCL finds on the first GPUs of a DGX-1's hybrid cube mesh, of the six on all eight: cycles over its
+// links, two ways each. With five GPUs there is none; what is left are ways back and forth (vTrain's tables, 2 to 8
+// V100: 22.5, 45, 85, 37, 46, 87, 134 GB/s).
+constexpr std::array<double, 9> kCubeRings = {0, 6, 1, 2, 4, 1.65, 2, 3.87, 6};
+
+double rings_share(const NetworkModel& net, const Placement& where) {
+  if (!net.cube_mesh || !where.one_server() || where.members >= 8) return 1;
+  return kCubeRings[static_cast<std::size_t>(where.members)] / 6;
+}
+
 // Bytes from which a transfer's time is not mostly latency.
 constexpr double kTellsBandwidth = 1 << 20;
 
@@ -96,14 +106,18 @@ TransferParts transfer_parts(const NetworkModel& net, Pattern pattern, double by
   if (level.gb_per_s <= 0) return unknown;
   const double p2p = level.gb_per_s * level.p2p_share;  // GB/s is bytes a ns
   if (pattern == Pattern::point_to_point) return {level.p2p_ns, bytes / p2p};
-  if (pattern == Pattern::all_to_all)  // every GPU's own link carries what it sends
-    return {level.p2p_ns, bytes * (one ? n - 1 : n - in_server) / n / p2p};
+  if (pattern == Pattern::all_to_all) {  // every GPU's own link carries what it sends
+    const double share = one && net.all_to_all_share > 0 ? net.all_to_all_share * level.gb_per_s : p2p;
+    return {one && net.all_to_all_ns > 0 ? net.all_to_all_ns : level.p2p_ns,
+            bytes * (one ? n - 1 : n - in_server) / n / share};
+  }
 
   const bool reduce = pattern == Pattern::all_reduce;
   const double rounds = reduce ? 2 : 1;
   const double factor = pattern == Pattern::broadcast ? 1 : rounds * (n - 1) / n;
-  const double inside =
-      net.intra.gb_per_s > 0 ? bytes * (factor + net.fixed_cost * rounds / 2) / net.intra.gb_per_s : 0;
+  const double inside = net.intra.gb_per_s > 0 ? bytes * (factor + net.fixed_cost * rounds / 2) /
+                                                     (net.intra.gb_per_s * rings_share(net, where))
+                                               : 0;
   const double time =
       one ? inside : std::max(inside, bytes * factor / (std::pow(in_server, 1 - net.rail_loss) * net.inter.gb_per_s));
   const auto latency = [&](double base, double hop_inside, double hop_between) {
@@ -115,8 +129,8 @@ TransferParts transfer_parts(const NetworkModel& net, Pattern pattern, double by
                             time / net.small_share};
   TransferParts large{latency(net.large_ns, net.intra.large_hop_ns, net.inter.large_hop_ns), time};
   if (reduce && one && where.members >= kSwitchFrom && net.switch_share > 0)
-    large =
-        quicker(large, {net.large_ns + 2 * net.intra.large_hop_ns, bytes / (net.switch_share * net.intra.gb_per_s)});
+    large = quicker(large, {net.switch_ns > 0 ? net.switch_ns : net.large_ns + 2 * net.intra.large_hop_ns,
+                            bytes / (net.switch_share * net.intra.gb_per_s)});
   return quicker(small, large);
 }
 

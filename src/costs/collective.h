@@ -44,6 +44,9 @@ struct NetworkModel {
   double fixed_cost = 0.3;                    // inside a server, of an all-reduce (half of the others); in bus factors
   double rail_loss = 0.02;                    // several cards of a server reach (cards)^(1 - loss) times one
   double switch_share = 0;                    // message a ns of an adding switch over intra.gb_per_s; 0 = there is none
+  double switch_ns = 0;                       // latency of its all-reduce; 0 = large_ns and two hops
+  double all_to_all_share = 0, all_to_all_ns = 0;  // inside a server; 0 = as sends
+  bool cube_mesh = false;                          // eight GPUs without a switch (DGX-1): fewer GPUs have fewer rings
   double misfit = 0.03;  // how far transfers of one size lie from the law, relative: one standard deviation
   // Of the logarithms of the numbers above but misfit, in the order of network_parameters(); how well each is known.
   std::array<std::array<double, kNetworkParameters>, kNetworkParameters> covariance{};

@@ -71,6 +71,7 @@ class OperatorCosts {
 
   GpuFacts gpu_;
   Architecture architecture_;
+  double doubt_ = 0;  // of a GPU whose like was not fitted, relative
   std::array<const GemmFitRow*, kPrecisionCount> gemm_{};
 };
 

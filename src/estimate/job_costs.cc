@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "costs/link_facts.h"
 #include "estimate/operations.h"
 
 namespace orrery {
@@ -28,7 +29,8 @@ NetworkModel network_of(const PlatformFacts& p, std::int64_t gpus_per_node) {
     gpu.nvlink_sharp = false;
     gpu.nvlink_gb_per_s = 0;
   }
-  complete(net, &gpu);
+  if (linked) return network_of(gpu, p.name);
+  net.inter = network_of(gpu, p.name).inter;
   return net;
 }
 
