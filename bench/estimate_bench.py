@@ -53,7 +53,7 @@ def platform_of(row):
     gpu = row.gpu.lower()
     names = [
         ("roce", lambda: "a100-40g-roce1600" if "40gb" in gpu else "a100-80g-roce1600"),
-        ("per node, 800", lambda: "a100-80g-ib800"),
+        ("per node, 800", lambda: "a100-80g-800g"),
         ("gb300", lambda: "gb300-nvl72"),
         ("gb200", lambda: "gb200-nvl72"),
         ("b300", lambda: "dgx-b300"),
@@ -207,11 +207,11 @@ def qwen(row):
     a += ["--seq-length", re.search(r"seq=(\d+)", row.raw["technique"]).group(1), "--micro-batch-size", "1"]
     a += ["--num-microbatches", row.b["GA"], "--framework", "deepspeed", "--recompute", "full"]
     if kind.startswith("Q-LoRA"):
-        a += ["--method", "qlora", "--quantize", "int4", "--lora-rank", "64"]
+        a += ["--method", "qlora", "--quantize", "nf4", "--lora-rank", "64"]
     elif kind.startswith("LoRA"):
         a += ["--method", "lora", "--lora-rank", "64"]
         if "emb" in kind:
-            a += ["--lora-embeddings", "on"]
+            return None  # embeddings that learn beside the adapters
     if "Zero3" in kind:
         a += ["--zero", "3"]
     elif kind.startswith("Full") and row.gpus > 1:
@@ -303,7 +303,7 @@ def predicted(row, answer, what):
         "paper_tflops": lambda: paper_flops(row) / seconds / row.gpus / 1e12,
         "tokens": lambda: answer["tokens_per_s"],
         "tokens_per_gpu": lambda: answer["tokens_per_gpu_s"],
-        "state_gib": lambda: memory["weights"] + memory["gradients"] + memory["optimizer"],
+        "state_gib": lambda: sum(answer["memory_gib_mean"][k] for k in ("weights", "gradients", "optimizer")),
         "activations_gib": lambda: memory["activations"],
         "memory_gib": lambda: memory["total"],
         "memory_gb_all": lambda: memory["total"] * 1.073741824 * row.gpus,

@@ -40,7 +40,6 @@ constexpr Choice<Offload> kOffloads[] = {
     {"none", Offload::none}, {"optimizer", Offload::optimizer}, {"all", Offload::all}};
 constexpr Choice<Recompute> kRecomputes[] = {
     {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}};
-constexpr Choice<AttentionKind> kAttentions[] = {{"unfused", AttentionKind::unfused}, {"flash", AttentionKind::flash}};
 constexpr Choice<Quantize> kQuantizes[] = {{"none", Quantize::none}, {"int8", Quantize::int8}, {"nf4", Quantize::nf4}};
 constexpr Choice<Method> kMethods[] = {
     {"full", Method::full}, {"lora", Method::lora}, {"qlora", Method::qlora}, {"prompt", Method::prompt}};
@@ -140,6 +139,20 @@ ModelFacts plain_gpt() {
   return m;
 }
 
+Status read_attention(const Args& args, EstimateJob& job) {
+  constexpr Choice<AttentionKernel> kKernels[] = {
+      {"unfused", AttentionKernel::unfused}, {"flash", AttentionKernel::flash2},
+      {"flash1", AttentionKernel::flash1},   {"flash2", AttentionKernel::flash2},
+      {"flash3", AttentionKernel::flash3},   {"cudnn", AttentionKernel::cudnn},
+      {"triton", AttentionKernel::triton},   {"xformers", AttentionKernel::xformers}};
+  AttentionKernel kernel = AttentionKernel::flash2;
+  if (const auto ok = choose(args, "--attention", kKernels, kernel); !ok) return ok;
+  if (kernel == AttentionKernel::unfused) job.attention = AttentionKind::unfused;
+  const std::string text = args.value("--attention");
+  if (!text.empty() && text != "flash" && text != "unfused") job.attention_kernel = kernel;
+  return {};
+}
+
 Status read_schedule(const std::string& text, EstimateJob& job) {
   if (text.empty() || text == "1f1b") return {};
   if (text == "zero-bubble") {
@@ -189,7 +202,10 @@ std::vector<OptionSpec> job_options() {
       {"--zero-group", "N", "ranks that share a copy of what is sharded (default: all)", Takes::word},
       {"--offload", "none|optimizer|all", "what lies in the host's memory", Takes::word},
       {"--recompute", "none|selective|full", "what of a layer's forward pass runs again", Takes::word},
-      {"--attention", "unfused|flash", "how the attention is computed (default: flash)", Takes::word},
+      {"--attention", "unfused|flash|...",
+       "how the attention is computed (default: flash, as the framework has it; also flash1, flash2, flash3, "
+       "cudnn, triton, xformers)",
+       Takes::word},
       {"--quantize", "none|int8|nf4", "weights kept in fewer bits", Takes::word},
       {"--method", "full|lora|qlora|prompt", "what learns in fine-tuning", Takes::word},
       {"--lora-rank", "N", "rank of the adapters (default: 8)", Takes::word},
@@ -255,7 +271,7 @@ Result<DescribedJob> described_job(const Args& args, bool finetune) {
                              choose(args, "--framework", kFrameworks, job.framework),
                              choose(args, "--offload", kOffloads, job.offload),
                              choose(args, "--recompute", kRecomputes, job.recompute),
-                             choose(args, "--attention", kAttentions, job.attention),
+                             read_attention(args, job),
                              choose(args, "--quantize", kQuantizes, job.quantize),
                              choose(args, "--method", kMethods, job.method),
                              choose(args, "--precision", kPrecisions, job.precision),

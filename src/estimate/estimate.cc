@@ -52,9 +52,9 @@ void classify(std::vector<Interval>& transfers, const std::vector<Interval>& lan
     while (k < lane.size() && lane[k].end <= from) ++k;
     for (std::size_t i = k; i < lane.size() && lane[i].begin < t.end; ++i) {
       const double both = std::min(lane[i].end, t.end) - std::max(lane[i].begin, from);
-      if (both <= 0 || blocks[i]->stream_ns <= 0) continue;
+      if (both <= 0 || blocks[i]->through_ns <= 0) continue;
       covered += both;
-      const double share = both * blocks[i]->compute_ns / blocks[i]->stream_ns;
+      const double share = both * blocks[i]->compute_ns / blocks[i]->through_ns;
       compute -= share, overlapped += share;
     }
     comm += t.end - from - covered;
@@ -87,7 +87,7 @@ Observed observe(const EstimateJob& job, const StepGraph& step, const Replay& ru
       o.flops += b.flops / n;
       o.doubt += b.doubt_ns / n;
       o.phases[phase].gpu_ns += b.stream_ns / n;
-      o.phases[phase].host_ns += b.host_ns / n;
+      o.phases[phase].host_ns += b.issue_ns / n;
       for (std::size_t k = 0; k < kParts; ++k) o.parts[k][phase] += b.part_ns[k] / n;
       continue;
     }
@@ -187,7 +187,9 @@ Estimate estimate(const EstimateJob& job, const JobCosts& costs, EstimateScratch
 Estimate estimate(const EstimateJob& job, const JobCosts& costs, const std::vector<StageWork>& stages,
                   EstimateScratch& scratch) {
   Estimate e;
-  e.memory = memory_of(job, stages);
+  const JobMemory memory = memory_of(job, stages);
+  e.memory = memory.most;
+  e.mean_memory = memory.mean;
   e.capacity_gib = job.platform.gpu.memory_gib;
   e.fits = e.memory.total <= e.capacity_gib;
   e.model_flops = model_flops(job);
@@ -233,7 +235,7 @@ std::int64_t largest_micro_batch(EstimateJob job, const JobCosts& costs) {
   const double capacity = job.platform.gpu.memory_gib;
   const auto fits = [&](std::int64_t n) {
     job.micro_batch_size = n;
-    return memory_of(job, stages_of(job, costs)).total <= capacity;
+    return memory_of(job, stages_of(job, costs)).most.total <= capacity;
   };
   if (!fits(1)) return 0;
   std::int64_t low = 1, high = 2;

@@ -93,7 +93,11 @@ Status check(const EstimateJob& job) {
   if (const auto ok = divides(m.heads, job.tp, "attention heads", "--tp"); !ok) return ok;
   if (m.ffn > 0)
     if (const auto ok = divides(m.ffn, job.tp, "columns of the feed-forward layers", "--tp"); !ok) return ok;
-  if (job.pp * job.chunks > m.layers)
+  if (m.experts > 0 && job.tp > 1 && !job.sequence_parallel)
+    return fail("experts beside tensor parallelism need the tokens split", "--sequence-parallel",
+                "add --sequence-parallel on");
+  // The embedding and the head may stand for a layer each (Megatron-LM's account-for-embedding-in-pipeline-split).
+  if (job.pp * job.chunks > m.layers + (job.pp * job.chunks > 2 ? 2 : 0))
     return fail(fmt::format("{} layers are too few for {} stages{}", m.layers, job.pp,
                             job.chunks > 1 ? fmt::format(" of {} chunks", job.chunks) : ""),
                 "--pp", fmt::format("at most {}", m.layers));
@@ -112,7 +116,8 @@ Status check(const EstimateJob& job) {
   if (job.ep > 1 && m.experts == 0) return fail(m.name + " has no experts", "--expert-parallel");
   if (job.ep > 1) {
     if (const auto ok = divides(m.experts, job.ep, "experts", "--expert-parallel"); !ok) return ok;
-    if (const auto ok = divides(job.replicas(), job.ep, "data-parallel ranks", "--expert-parallel"); !ok) return ok;
+    if (const auto ok = divides(job.replicas() * job.tp, job.ep, "ranks of a stage", "--expert-parallel"); !ok)
+      return ok;
   }
   if (job.zero < 0 || job.zero > 3) return fail(fmt::format("there is no stage {}", job.zero), "--zero", "0 to 3");
   if (job.zero >= 2 && job.pp > 1)

@@ -2,6 +2,7 @@
 // `synth` start from.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,7 @@ struct EstimateJob {
   Offload offload = Offload::none;
   Recompute recompute = Recompute::none;
   AttentionKind attention = AttentionKind::flash;
+  std::optional<AttentionKernel> attention_kernel;  // nullopt: what the framework uses on such a GPU
   Quantize quantize = Quantize::none;
   Method method = Method::full;
   std::int64_t lora_rank = 8;
@@ -62,7 +64,8 @@ struct EstimateJob {
   bool dropout = false;
   double reduce_bytes = 0;  // of a gradient on the network; 0 = as the framework does
 
-  std::int64_t replicas() const { return dp * cp; }  // ranks that hold the same weights
+  std::int64_t replicas() const { return dp * cp; }                      // ranks that hold the same weights
+  std::int64_t expert_replicas() const { return replicas() * tp / ep; }  // ranks that hold the same experts
   std::int64_t world() const { return tp * pp * replicas(); }
   std::int64_t global_batch() const { return dp * micro_batch_size * num_microbatches; }
   std::int64_t shards() const { return zero_group > 0 ? zero_group : replicas(); }

@@ -74,7 +74,7 @@ double eager_logits(const EstimateJob& job) {
 MemoryParts of_stage(const EstimateJob& job, const StageWork& stage, std::int64_t s) {
   const Weights& w = stage.weights;
   const double shards = static_cast<double>(job.shards()),
-               expert_shards = std::max(1.0, shards / static_cast<double>(job.ep));
+               expert_shards = job.zero_group > 0 ? 1 : std::max<double>(1, static_cast<double>(job.expert_replicas()));
   const auto shared = [&](double all, double experts, bool divided) {
     return divided ? (all - experts) / shards + experts / expert_shards : all;
   };
@@ -136,13 +136,20 @@ MemoryParts of_stage(const EstimateJob& job, const StageWork& stage, std::int64_
 
 }  // namespace
 
-MemoryParts memory_of(const EstimateJob& job, const std::vector<StageWork>& stages) {
-  MemoryParts most;
+JobMemory memory_of(const EstimateJob& job, const std::vector<StageWork>& stages) {
+  JobMemory memory;
+  const double n = static_cast<double>(stages.size());
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const MemoryParts m = of_stage(job, stages[s], static_cast<std::int64_t>(s));
-    if (m.total > most.total) most = m;
+    if (m.total > memory.most.total) memory.most = m;
+    memory.mean.weights += m.weights / n;
+    memory.mean.gradients += m.gradients / n;
+    memory.mean.optimizer += m.optimizer / n;
+    memory.mean.activations += m.activations / n;
+    memory.mean.workspace += m.workspace / n;
+    memory.mean.total += m.total / n;
   }
-  return most;
+  return memory;
 }
 
 std::string what_would_fit(const EstimateJob& job, const MemoryParts& m) {

@@ -11,8 +11,10 @@
 
 namespace orrery {
 
-// Of the stage that needs most.
-MemoryParts memory_of(const EstimateJob& job, const std::vector<StageWork>& stages);
+struct JobMemory {
+  MemoryParts most, mean;  // of the stage that needs most; over the stages
+};
+JobMemory memory_of(const EstimateJob& job, const std::vector<StageWork>& stages);
 // What would make a job fit that does not, the largest saving first: "--zero 3", "--recompute full" ... ; "" = nothing
 // known.
 std::string what_would_fit(const EstimateJob& job, const MemoryParts& m);

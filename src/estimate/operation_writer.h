@@ -9,6 +9,8 @@ namespace orrery::estimating {
 
 // Autograd runs in C++: what an operator costs there of what it costs forward, through Python.
 inline constexpr double kBackwardHost = 0.6;
+// Megatron-LM's operators are autograd functions in Python, both ways; torch.compile's code calls kernels directly.
+inline constexpr double kPythonAutograd = 1.6, kCompiledHost = 0.25;
 // Bytes that memory-bound kernels move for an element of two bytes, as the frameworks are written.
 // Fused: Megatron-LM's and torch.compile's kernels; eager: Hugging Face's modules, one kernel an operator.
 struct Traffic {
@@ -105,7 +107,7 @@ class Writer {
     w.m = m, w.n = n, w.k = k, w.batch = batch;
     w.precision = job_.precision;
     w.output_bytes = output_bytes;
-    add(part, costs_.operators.gemm(w), 1, 2 * batch * m * n * k);
+    add(part, costs_.operators.gemm(w), launches(part, batch), 2 * batch * m * n * k);
   }
   void attention(const AttentionWork& w, double flops) {
     add(Part::attention, costs_.operators.attention(w), w.backward ? 3 : 1, flops);
@@ -144,7 +146,7 @@ class Writer {
   // A linear layer [rows, k] x [k, n], its weights already this rank's share.
   void linear(Part part, double m, double n, double k, double batch = 1) {
     dequantized(n * k * batch);
-    if (bytes_of(job_.precision) < 2) cast(batch * m * k);
+    if (bytes_of(job_.precision) < 2) cast(batch * m * k, launches(part, batch));
     gemm(part, m, n, k, batch);
     if (adapters()) {
       const double r = static_cast<double>(job_.lora_rank);
@@ -157,7 +159,7 @@ class Writer {
   // Gradient of its input ...
   void linear_input(Part part, double m, double n, double k, double batch = 1) {
     dequantized(n * k * batch);
-    if (bytes_of(job_.precision) < 2) cast(batch * m * n);
+    if (bytes_of(job_.precision) < 2) cast(batch * m * n, launches(part, batch));
     gemm(part, m, k, n, batch);
     if (adapters()) {
       const double r = static_cast<double>(job_.lora_rank);
@@ -184,13 +186,15 @@ class Writer {
   }
 
  private:
+  // Grouped products of experts: one call a product in Transformer Engine's loop over cuBLAS.
+  static int launches(Part part, double batch) { return part == Part::experts ? static_cast<int>(batch) : 1; }
   Precision activations() const {
     return job_.precision == Precision::fp32 || job_.precision == Precision::tf32 ? Precision::fp32 : Precision::bf16;
   }
   double host(int kernels) const {
-    const double of_operator = job_.compile ? 0.25 : 1;
-    return kernels * costs_.launch_ns + costs_.operator_ns * of_operator * (backward_ ? kBackwardHost : 1) *
-                                            (job_.framework == Framework::megatron || job_.compile ? 1 : kernels);
+    if (job_.compile) return kernels * costs_.launch_ns + kCompiledHost * costs_.operator_ns;
+    if (job_.framework == Framework::megatron) return kernels * costs_.launch_ns + kPythonAutograd * costs_.operator_ns;
+    return kernels * (costs_.launch_ns + (backward_ ? kBackwardHost : 1) * costs_.operator_ns);
   }
   // Frozen weights of four bits or one byte become two bytes before each product.
   void dequantized(double weights) {
@@ -198,7 +202,9 @@ class Writer {
     add(Part::dequantize, costs_.operators.dequantise(weights, weight_bytes(job_)), 2);
   }
   // Activations to eight or four bits, and their transpose for the gradients of the weights.
-  void cast(double elements) { memory(Part::quantize, (element_ + 2 * bytes_of(job_.precision)) * elements, 1); }
+  void cast(double elements, int kernels) {
+    memory(Part::quantize, (element_ + 2 * bytes_of(job_.precision)) * elements, kernels);
+  }
   static MemoryKernel kernel_of(Part p) {
     switch (p) {
       case Part::norm:

@@ -53,6 +53,7 @@ std::vector<Projection> input_projections(const EstimateJob& job) {
 // What the frameworks of each GPU ship with: Transformer Engine's cuDNN kernels where there are such, else
 // FlashAttention-2.
 AttentionKernel attention_kernel(const EstimateJob& job) {
+  if (job.attention_kernel) return *job.attention_kernel;
   const bool recent = architecture_of(job.platform.gpu) == Architecture::hopper ||
                       architecture_of(job.platform.gpu) == Architecture::blackwell;
   return recent && job.framework == Framework::megatron ? AttentionKernel::cudnn : AttentionKernel::flash2;
@@ -108,6 +109,11 @@ void sum_rows(Writer& w) {
   w.collective(Part::tensor_comm, w.job().sequence_parallel ? Pattern::gather_or_scatter : Pattern::all_reduce,
                message(w), Group::tensor);
 }
+// Of the input of the product written last, for the gradient of its weights.
+void gather_beside(Writer& w) {
+  if (w.job().sequence_parallel && w.job().tp > 1)
+    w.beside(Part::tensor_comm, Pattern::gather_or_scatter, message(w), Group::tensor);
+}
 // Beside what was written last.
 void sum_beside(Writer& w) {
   if (w.job().tp < 2) return;
@@ -148,7 +154,9 @@ void add_residual(Writer& w) {
   w.traffic(Part::residual, w.rows() * w.hidden(), {w.job().dropout ? 9.0 : 6.0, w.job().dropout ? 2 : 1});
 }
 
-// ---- mixture of experts: tokens are shared evenly, as balanced routers leave them ----
+// ---- mixture of experts ----
+// Tokens are shared evenly, as balanced routers leave them. Experts are whole on a rank (expert tensor parallelism 1),
+// expert parallelism goes over neighbouring ranks, those of tensor parallelism first.
 
 struct Routed {
   double tokens;        // that a rank's experts get, of all ranks
@@ -160,15 +168,15 @@ Routed routed_of(const Writer& w) {
   const EstimateJob& job = w.job();
   const ModelFacts& m = job.model;
   Routed r;
-  r.tokens = w.rows() * static_cast<double>(m.experts_per_token) * (job.sequence_parallel ? w.tp() : 1.0);
+  r.tokens = w.rows() * static_cast<double>(m.experts_per_token);
   r.experts_here = static_cast<double>(m.experts) / static_cast<double>(job.ep);
-  const Mlp mlp = mlp_of(job, static_cast<double>(m.expert_ffn));
-  r.up = mlp.up, r.down = mlp.down;
+  r.down = static_cast<double>(m.expert_ffn);
+  r.up = (m.gated_mlp ? 2 : 1) * r.down;
   r.message = w.element() * w.rows() * static_cast<double>(m.experts_per_token) * w.hidden();
   return r;
 }
 void exchange_tokens(Writer& w, const Routed& r) {
-  w.traffic(Part::dispatch, w.rows() * w.hidden() * static_cast<double>(w.job().model.experts_per_token), {4, 2});
+  w.traffic(Part::dispatch, w.rows() * w.hidden() * static_cast<double>(w.job().model.experts_per_token), {4, 6});
   w.collective(Part::expert_comm, Pattern::all_to_all, r.message, Group::expert);
 }
 enum class Product : std::uint8_t { forward, input, weight };
@@ -210,6 +218,7 @@ void mlp_forward(Writer& w, std::vector<Operation>& out, std::int64_t layer) {
   const Routed r = routed_of(w);
   w.gemm(Part::router, w.rows(), static_cast<double>(m.experts), h);
   w.memory(Part::router, 16 * w.rows() * static_cast<double>(m.experts), 6);  // softmax, the highest, their order
+  out.back().host_waits = true;                                               // how many tokens each expert gets
   exchange_tokens(w, r);
   expert_products(w, r, Product::forward);
   exchange_tokens(w, r);
@@ -223,7 +232,7 @@ void mlp_forward(Writer& w, std::vector<Operation>& out, std::int64_t layer) {
   }
 }
 
-void mlp_backward(Writer& w, Writer& weights, std::int64_t layer) {
+void mlp_backward(Writer& w, Writer& weights, std::vector<Operation>& out, std::int64_t layer) {
   const EstimateJob& job = w.job();
   const ModelFacts& m = job.model;
   const double h = w.hidden();
@@ -231,10 +240,11 @@ void mlp_backward(Writer& w, Writer& weights, std::int64_t layer) {
     const Mlp mlp = mlp_of(job, width);
     gather_rows(w);
     w.linear_input(down, w.tokens(), h, mlp.down);
+    overlap_last_two(w, out);
     weights.linear_weight(down, w.tokens(), h, mlp.down);
     activation(w, w.tokens(), mlp, true);
     w.linear_input(up, w.tokens(), mlp.up, h);
-    if (job.sequence_parallel && job.tp > 1) gather_rows(w);  // the input, for the gradient of the weights
+    gather_beside(w);
     weights.linear_weight(up, w.tokens(), mlp.up, h);
     sum_beside(w);
   };
@@ -264,11 +274,12 @@ void attention_forward(Writer& w, std::vector<Operation>& out) {
   overlap_last_two(w, out);
 }
 
-void attention_backward(Writer& w, Writer& weights) {
+void attention_backward(Writer& w, Writer& weights, std::vector<Operation>& out) {
   const EstimateJob& job = w.job();
   const Heads h = heads_of(job);
   gather_rows(w);
   w.linear_input(Part::projection, w.tokens(), w.hidden(), h.query * h.value_dim);
+  overlap_last_two(w, out);
   weights.linear_weight(Part::projection, w.tokens(), w.hidden(), h.query * h.value_dim);
   attention_core(w, true);
   if (!job.model.learned_positions)
@@ -276,7 +287,7 @@ void attention_backward(Writer& w, Writer& weights) {
   std::vector<Projection> inputs = input_projections(job);
   std::reverse(inputs.begin(), inputs.end());
   for (const Projection& p : inputs) w.linear_input(Part::qkv, w.tokens(), p.out, p.in);
-  gather_rows(w);
+  gather_beside(w);
   for (const Projection& p : inputs) weights.linear_weight(Part::qkv, w.tokens(), p.out, p.in);
   sum_beside(w);
 }
@@ -369,10 +380,10 @@ LayerWork layer_work(const EstimateJob& job, const JobCosts& costs, std::int64_t
   Writer weights(job, costs, split_backward ? work.weight : work.backward, true);
   if (job.recompute == Recompute::full) work.backward = work.forward;
   add_residual(backward);
-  mlp_backward(backward, weights, layer);
+  mlp_backward(backward, weights, work.backward, layer);
   norm(backward, true);
   if (job.recompute == Recompute::selective && job.attention == AttentionKind::unfused) attention_core(backward, false);
-  attention_backward(backward, weights);
+  attention_backward(backward, weights, work.backward);
   norm(backward, true);
   add_residual(backward);
   return work;
@@ -428,7 +439,7 @@ Placement placement_of(const EstimateJob& job, Group g) {
     case Group::context:
       return spread(job.cp, job.tp);
     case Group::expert:
-      return spread(job.ep, job.tp);
+      return spread(job.ep, 1);
     case Group::data:
       return spread(job.replicas(), job.tp);
     case Group::shard:
@@ -436,7 +447,7 @@ Placement placement_of(const EstimateJob& job, Group g) {
     case Group::copies:  // of a shard: one rank of every shard group
       return spread(job.replicas() / job.shards(), job.tp * job.shards());
     case Group::expert_data:
-      return spread(job.replicas() / std::max<std::int64_t>(1, job.ep), job.tp * job.ep);
+      return spread(std::max<std::int64_t>(1, job.expert_replicas()), job.ep);
     case Group::pipeline:
       return spread(2, job.tp * job.replicas());
   }

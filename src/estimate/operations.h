@@ -54,7 +54,8 @@ struct Operation {
   Part part = Part::norm;
   Part comm_part = Part::tensor_comm;
   double compute_ns = 0, comm_ns = 0;
-  double host_ns = 0;  // to issue it
+  double host_ns = 0;       // to issue it
+  bool host_waits = false;  // for its end: a size is read back
   double flops = 0;
   double doubt_ns = 0;  // one standard deviation of its time
   double stream_ns() const { return compute_ns > comm_ns ? compute_ns : comm_ns; }

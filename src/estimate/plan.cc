@@ -84,7 +84,7 @@ Plan plan(const EstimateJob& base, const PlanSpace& space) {
     if (!check(job)) return;
     PlanCandidate c{job, 0, 0, 0, {}, true, Binds::compute};
     const std::vector<StageWork> stages = stages_of(job, costs);
-    c.memory = memory_of(job, stages);
+    c.memory = memory_of(job, stages).most;
     const double capacity = job.platform.gpu.memory_gib;
     c.fits = capacity <= 0 || c.memory.total <= capacity;
     if (!c.fits && c.memory.total > 2 * capacity) {

@@ -57,12 +57,15 @@ Block memory_block(const EstimateJob& job, const JobCosts& costs, Part part, dou
 }  // namespace
 
 std::int64_t layers_of_part(const EstimateJob& job, std::int64_t part) {
-  const std::int64_t parts = job.pp * job.chunks, each = job.model.layers / parts, more = job.model.layers % parts;
-  return each + (part < more ? 1 : 0);
+  const std::int64_t parts = job.pp * job.chunks, layers = job.model.layers;
+  if (layers % parts != 0 && parts > 2 && (layers + 2) % parts == 0)  // embedding and head count as one each
+    return (layers + 2) / parts - (part == 0) - (part == parts - 1);
+  return layers / parts + (part < layers % parts ? 1 : 0);
 }
 std::int64_t first_layer_of_part(const EstimateJob& job, std::int64_t part) {
-  const std::int64_t parts = job.pp * job.chunks, each = job.model.layers / parts, more = job.model.layers % parts;
-  return part * each + std::min(part, more);
+  std::int64_t first = 0;
+  for (std::int64_t k = 0; k < part; ++k) first += layers_of_part(job, k);
+  return first;
 }
 
 Weights layer_weights(const EstimateJob& job, std::int64_t layer) {
@@ -74,7 +77,7 @@ Weights layer_weights(const EstimateJob& job, std::int64_t layer) {
   const double routed =
       experts ? static_cast<double>(m.experts) * (m.gated_mlp ? 3 : 2) * static_cast<double>(m.hidden * m.expert_ffn)
               : 0;
-  w.experts = routed / static_cast<double>(job.ep) / tp;
+  w.experts = routed / static_cast<double>(job.ep);
   w.all = (attention_parameters(m) + (mlp - routed)) / tp + norm_parameters(m) + w.experts;
   switch (job.method) {
     case Method::full:
@@ -172,7 +175,8 @@ std::vector<StageWork> stages_of(const EstimateJob& job, const JobCosts& costs) 
       stage.chunks.push_back(std::move(chunk));
     }
     const double learn = stage.weights.learn, shards = static_cast<double>(job.shards()),
-                 expert_shards = std::max(1.0, shards / static_cast<double>(job.ep));
+                 expert_shards =
+                     job.zero_group > 0 ? 1 : std::max<double>(1, static_cast<double>(job.expert_replicas()));
     const double mine =
         job.zero > 0 ? (learn - stage.weights.learn_experts) / shards + stage.weights.learn_experts / expert_shards
                      : learn;

@@ -103,11 +103,20 @@ class Writer {
     if (b.empty()) return;
     Stage& st = stages_[s];
     const NodeId issued_from = st.last[host];
-    const NodeId issue = node(s, host, NodeKind::host, b.host_ns);
+    const NodeId free_from = st.last[compute];
+    NodeId issue = node(s, host, NodeKind::host, b.host_ns);
     edge(issued_from, EdgeKind::thread);
     close();
-    const NodeId run = node(s, compute, NodeKind::kernel, b.stream_ns);
-    edge(st.last[compute], EdgeKind::stream);
+    if (b.back_ns >= 0 && (free_from != kNoNode || !st.waits.empty())) {
+      const NodeId waited = node(s, host, NodeKind::host, 0);
+      edge(issue, EdgeKind::thread);
+      edge(free_from, EdgeKind::sync, b.back_ns);
+      for (const Wait& w : st.waits) edge(w.node, EdgeKind::sync, static_cast<double>(w.lag) + b.back_ns);
+      close();
+      issue = waited;
+    }
+    const NodeId run = node(s, compute, NodeKind::kernel, b.through_ns);
+    edge(free_from, EdgeKind::stream);
     for (const Wait& w : st.waits) edge(w.node, w.kind, static_cast<double>(w.lag));
     close();
     const NodeId tail = node(s, compute, NodeKind::kernel, 0);

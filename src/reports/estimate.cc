@@ -54,10 +54,11 @@ Section answer(const EstimateJob& job, const Estimate& e) {
   return s;
 }
 
-Section memory_section(const Estimate& e) {
+Section memory_section(const Estimate& e, bool mean) {
   Section s{
       .key = "memory_gib_per_gpu", .title = "Memory of a GPU of the fullest stage (GiB)", .single = true, .table = {}};
-  const MemoryParts& m = e.memory;
+  const MemoryParts& m = mean ? e.mean_memory : e.memory;
+  if (mean) s.key = "memory_gib_mean", s.title = "";
   add(s, {.key = "weights"}, m.weights);
   add(s, {.key = "gradients"}, m.gradients);
   add(s, {.key = "optimizer"}, m.optimizer);
@@ -160,7 +161,8 @@ Document estimate_document(const EstimateJob& job, const Estimate& e, const std:
   d.sections.push_back(layout(job));
   d.sections.push_back(for_people(d.sections.back()));
   d.sections.push_back(answer(job, e));
-  d.sections.push_back(memory_section(e));
+  d.sections.push_back(memory_section(e, false));
+  d.sections.push_back(memory_section(e, true));
   d.sections.push_back(breakdown(e));
   d.sections.push_back(phases(e));
   d.sections.push_back(modules(e));
