@@ -46,6 +46,14 @@ std::uint32_t Rebuilder::group_of(const NewRank& rank, GroupRole role, std::uint
       group.size = 2;
     }
     if (role == GroupRole::model) all(0, l.tp, d, d + 1, 0, l.pp);
+    if (is_of_experts(role)) {
+      NewRank other;
+      for (other.stage = 0; other.stage < l.pp; ++other.stage)
+        for (other.d = 0; other.d < l.dp; ++other.d)
+          for (other.t = 0; other.t < l.tp; ++other.t)
+            if (group_place(other, role) == group_place(rank, role))
+              group.ranks.push_back(rank_number(l, other.t, other.d, other.stage));
+    }
     if (role == GroupRole::world || role == GroupRole::other) all(0, l.tp, 0, l.dp, 0, l.pp);
     std::sort(group.ranks.begin(), group.ranks.end());
   }
@@ -93,11 +101,13 @@ void Rebuilder::meet(std::uint32_t r, Cursor& at, const Item& item, std::uint32_
     row.bytes = whole(each) * row.parts;
     row.group = row.parts > 0 ? next.parts[row.first_part].group : kNone;
   } else {
-    double bytes = static_cast<double>(std::max<std::int64_t>(was.bytes, 0)) * message_factor(was, role);
+    double bytes = static_cast<double>(std::max<std::int64_t>(was.bytes, 0)) * message_factor(was, role, kind);
     if (kind == PieceKind::bucket) {
       bytes = static_cast<double>(was.bytes) * rank.bucket_factor;
     } else if (role == GroupRole::data) {
       bytes = static_cast<double>(was.bytes) * parameter_factor(rank, at.use->rank);
+    } else if (role == GroupRole::expert_data) {
+      bytes = static_cast<double>(was.bytes) * parameter_factor(rank, at.use->rank, Owner::experts);
     }
     const GroupRole old_role = was.group == kNone ? GroupRole::other : old.layout.role[was.group];
     if (item.made != kNone) row.op = program.made[item.made].op, row.op_name = made_name + item.made;
@@ -109,7 +119,7 @@ void Rebuilder::meet(std::uint32_t r, Cursor& at, const Item& item, std::uint32_
     if (was.bytes >= 0) row.bytes = whole(bytes);
     row.group = group_of(rank, role, was.group);
     if (met) {
-      const auto members = simulated_members(role);
+      const auto members = simulated_members(rank, role);
       const auto [a, b] = group_place(rank, role);
       const std::int64_t number = rank.calls[{static_cast<int>(role), item.lane}]++;
       meetings.push_back(
@@ -138,6 +148,8 @@ void Rebuilder::meet(std::uint32_t r, Cursor& at, const Item& item, std::uint32_
 double Rebuilder::made_elements(const NewRank& rank, const MadeTask& made) const {
   if (made.size == MadeTask::Size::bucket) return rank.bucket_parameters;
   if (made.size == MadeTask::Size::stage_parameters) return rank_parameters(now, rank.stage);
+  if (made.size == MadeTask::Size::expert_parameters)
+    return expert_parameters(now, static_cast<double>(now.layout.layers) / static_cast<double>(now.layout.pp));
   return made.elements.value(now.dims);
 }
 
@@ -181,7 +193,7 @@ void Rebuilder::meet_made(std::uint32_t r, Cursor& at, const Item& item, std::ui
     const std::int64_t number = rank.calls[{static_cast<int>(made.role), item.lane}]++;
     const auto [a, b] = group_place(rank, made.role);
     to.meetings.push_back(meeting({static_cast<int>(made.role), a, b, item.lane, number, 0, 0, 0},
-                                  simulated_members(made.role), row.group, made.op));
+                                  simulated_members(rank, made.role), row.group, made.op));
   }
   to.duration = std::llround(std::max(0.0, took));
   row.transfer = to.duration;
@@ -196,7 +208,14 @@ void Rebuilder::meet_made(std::uint32_t r, Cursor& at, const Item& item, std::ui
   for (const std::uint32_t m : to.meetings) arrive(m, id);
 }
 
-std::pair<std::int64_t, std::int64_t> Rebuilder::group_place(const NewRank& rank, GroupRole role) {
+std::pair<std::int64_t, std::int64_t> Rebuilder::group_place(const NewRank& rank, GroupRole role) const {
+  // Experts are dealt to the ranks of a stage in their order.
+  const std::int64_t among = rank.t + now.layout.tp * rank.d, etp = now.layout.etp, all = etp * now.layout.ep;
+  if (role == GroupRole::expert) return {rank.stage, among / all * etp + among % etp};
+  if (role == GroupRole::expert_tensor) return {rank.stage, among / etp};
+  if (role == GroupRole::expert_model) return {rank.stage, among / all};
+  if (role == GroupRole::expert_data) return {rank.stage, among % all};
+  if (role == GroupRole::expert_stages) return {among / all, -1};
   if (role == GroupRole::tensor) return {rank.stage, rank.d};
   if (role == GroupRole::data) return {rank.stage, rank.t};
   if (role == GroupRole::embedding || role == GroupRole::pipeline) return {rank.t, rank.d};
@@ -265,7 +284,14 @@ void Rebuilder::finish_row(std::uint32_t id, std::uint32_t arrival) {
   for (const Issued& i : issued) place_transfer(i, last);
 }
 
-std::uint32_t Rebuilder::simulated_members(GroupRole role) const {
+std::uint32_t Rebuilder::simulated_members(const NewRank& rank, GroupRole role) const {
+  if (is_of_experts(role)) {
+    const auto [a, b] = group_place(rank, role);
+    std::uint32_t& n = members_run[{role, a, b}];
+    if (n == 0)
+      for (const NewRank& other : ranks) n += group_place(other, role) == std::pair(a, b) ? 1 : 0;
+    return n;
+  }
   const auto stages = static_cast<std::uint32_t>(schedule.stages);
   const auto t = static_cast<std::uint32_t>(tensor), d = static_cast<std::uint32_t>(replicas);
   switch (role) {
@@ -279,8 +305,7 @@ std::uint32_t Rebuilder::simulated_members(GroupRole role) const {
       return stages;
     case GroupRole::model:
       return t * stages;
-    case GroupRole::world:
-    case GroupRole::other:
+    default:
       break;
   }
   return t * d * stages;
@@ -314,7 +339,7 @@ double Rebuilder::traced_exchange_ns(const CommRow& row) const {
   return longest;
 }
 
-double Rebuilder::message_factor(const CommRow& row, GroupRole role) const {
+double Rebuilder::message_factor(const CommRow& row, GroupRole role, PieceKind kind) const {
   const Dims &a = old.dims, &b = now.dims;
   if (row.bytes <= 0) return 1;
   const auto bytes = static_cast<double>(row.bytes);
@@ -328,6 +353,22 @@ double Rebuilder::message_factor(const CommRow& row, GroupRole role) const {
     if (is(tokens * a.hidden)) return new_tokens * b.hidden / (tokens * a.hidden);
     if (is(tokens) || is(2 * tokens)) return new_tokens / tokens;
     if (is(a.hidden)) return b.hidden / a.hidden;
+    // gradients of norms, and of other vectors, that ranks have of their own tokens only: so many of each layer
+    const double layers = static_cast<double>(old.layout.layers) / static_cast<double>(old.layout.pp);
+    if (kind == PieceKind::step_end && a.hidden > 0 && layers >= 1) {
+      for (const double each : {4.0, 2.0}) {
+        const double vectors = bytes / (each * a.hidden), of_layer = std::floor(vectors / layers);
+        if (vectors != std::floor(vectors) || of_layer < 1 || of_layer > 32) continue;
+        const double now_layers = static_cast<double>(now.layout.layers) / static_cast<double>(now.layout.pp);
+        return (vectors + of_layer * (now_layers - layers)) / vectors * (b.hidden / a.hidden);
+      }
+    }
+  }
+  // Tokens on their way: rows of the hidden state, however many were sent; or numbers of each token.
+  if (role == GroupRole::expert || role == GroupRole::expert_tensor || role == GroupRole::expert_model) {
+    if (a.hidden > 0 && std::fmod(bytes, a.hidden) == 0 && bytes >= tokens * a.hidden / 64)
+      return new_tokens * b.hidden / (tokens * a.hidden);
+    return bytes >= tokens ? new_tokens / tokens : 1;
   }
   if (role == GroupRole::embedding && is(a.vocab * a.hidden / a.tp))
     return b.vocab * b.hidden / b.tp / (a.vocab * a.hidden / a.tp);

@@ -42,6 +42,9 @@ class Sizes {
   Term tokens, split_tokens, seq, head_dim;
   Term heads;   // sequences * heads, the batch of attention
   Term scores;  // of unfused attention
+  Term routed;                      // tokens that a rank's experts work on; `known` where told
+  Term expert_width, expert_gates;  // of one expert, on one rank; both projections of a gated one
+  double local_experts = 0;
 
   double value(const Term& t) const { return t.value(dims_); }
   bool known(const Term& t) const { return value(t) >= 1; }
