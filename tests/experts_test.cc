@@ -24,10 +24,10 @@ SyntheticJob small() {
   job.layers = 4;
   job.hidden = 1024;
   job.heads = 8;
-  job.seq_length = 1024;
+  job.seq_length = 2048;
   job.vocab = 32'000;
   job.tp = 1, job.pp = 2, job.dp = 4, job.ep = 2;
-  job.experts = 8;
+  job.experts = 4;
   job.expert_ffn = 2048;
   job.swiglu = true;
   job.bias = job.dropout = false;
@@ -116,7 +116,7 @@ std::vector<Case> usual_cases() {
       {"one stage", {{"--pp", "1"}}, [](SyntheticJob& j) { j.pp = 1; }, 0.04},
       {"more replicas", {{"--dp", "8"}}, [](SyntheticJob& j) { j.dp = 8; }, 0.03},
       {"fewer replicas", {{"--dp", "2"}}, [](SyntheticJob& j) { j.dp = 2; }, 0.03},
-      {"sequence", {{"--seq-length", "2048"}}, [](SyntheticJob& j) { j.seq_length = 2048; }, 0.06},
+      {"sequence", {{"--seq-length", "4096"}}, [](SyntheticJob& j) { j.seq_length = 4096; }, 0.06},
       {"micro-batch size", {{"--micro-batch-size", "2"}}, [](SyntheticJob& j) { j.micro_batch_size = 2; }, 0.06},
   };
 }
@@ -175,11 +175,45 @@ TEST(Experts, ByHand) {
   for (const auto& [text, good] : std::initializer_list<std::pair<const char*, bool>>{{"ep=2", true}, {"ep=4", false}}) {
     const auto l = recognise_layout(bare.traces, bare.build, *parse_layout(text));
     EXPECT_EQ(l.has_value(), good) << text;
-    if (l && good) EXPECT_EQ(l->ep, 2);
+    if (l) {
+      EXPECT_EQ(l->ep, 2);
+    }
   }
   made.experts = 0, made.ep = 1;  // no tokens go anywhere
   const Joined dense(std::move(run_of(made).traces));
   EXPECT_FALSE(recognise_layout(dense.traces, dense.build, *parse_layout("ep=2")).has_value());
+}
+
+// Four replicas whose gradients are reduced over contexts, too: two of each, says the list of groups.
+TEST(Experts, ContextsAreNeitherStagesNorReplicas) {
+  SyntheticJob made = small();
+  made.experts = 0, made.ep = 1;
+  TraceSet traces = std::move(run_of(made).traces);
+  for (RankTrace& t : traces.ranks) {
+    const StrId both = t.strings.intern("DATA_PARALLEL_GROUP_WITH_CP");
+    for (StrId& desc : t.comm_args.group_desc)
+      if (t.strings.view(desc) == "DATA_PARALLEL_GROUP") desc = both;
+    for (ProcessGroup& g : t.groups)
+      if (g.desc == "DATA_PARALLEL_GROUP") g.desc = "DATA_PARALLEL_GROUP_WITH_CP";
+    ProcessGroup pair;
+    pair.name = "77", pair.desc = "CONTEXT_PARALLEL_GROUP", pair.size = 2;
+    const auto first = static_cast<std::int32_t>(t.rank / 2 * 2);
+    pair.ranks = {first, first + 1};
+    t.groups.push_back(pair);
+  }
+  const Joined job(std::move(traces));
+  const auto l = recognise_layout(job.traces, job.build);
+  ASSERT_TRUE(l.has_value()) << l.error().line();
+  EXPECT_EQ(l->cp, 2);
+  EXPECT_EQ(l->dp, 2);
+  EXPECT_EQ(l->pp, 2);
+  EXPECT_EQ(l->tp, 1);
+  EXPECT_EQ(l->placement(GroupRole::data).members, 4) << "contexts hold the same weights";
+  EXPECT_EQ(l->stage_of(3), 0);
+  EXPECT_EQ(l->stage_of(4), 1);
+  const auto model = learn_job(job.traces, job.build, *l, {}, {});
+  ASSERT_FALSE(model.has_value());
+  EXPECT_NE(model.error().what.find("context parallelism"), std::string::npos) << model.error().line();
 }
 
 TEST(Experts, LabelsOfOthers) {
@@ -281,9 +315,7 @@ TEST(Experts, ShardedOptimizerAndBuckets) {
   SyntheticJob base = small();
   base.distributed_optimizer = true;
   base.bucket_parameters = 20'000'000;
-  std::vector<Case> cases = usual_cases();
-  cases.erase(cases.begin() + 5);  // one replica of each expert gathers nothing
-  agrees(base, cases, "sharded");
+  agrees(base, usual_cases(), "sharded");
 }
 
 TEST(Experts, Recomputation) {
@@ -309,6 +341,40 @@ TEST(Experts, WhatIsNotModelledIsRefused) {
   blind.shapes = false;
   const Traced b(blind);
   EXPECT_FALSE(b.as({{"--layers", "8"}}).has_value()) << "how many tokens experts work on is not told";
+}
+
+// Under sequence parallelism a rank has the gradients of norms for its own tokens only: each layer's are summed over
+// the tensor ranks, and those behind the last layer on the last stage.
+TEST(NormGradients, SumsFollowLayersAndStages) {
+  SyntheticJob made = small();
+  made.experts = 0, made.ep = 1;
+  made.tp = 2, made.dp = 1, made.sequence_parallel = true;
+  const Traced t(made);
+  const auto largest = [](const GraphBuild& build, const JobLayout& layout, const JobShape& shape) {
+    std::map<std::int64_t, std::int64_t> bytes;  // by stage: all-reduces of tensor ranks larger than a token's numbers
+    const Communication& c = build.communication;
+    for (const CommRow& row : c.rows) {
+      if (row.op != CommOp::all_reduce || row.group == kNone || c.groups[row.group].label != "TENSOR_MODEL_PARALLEL_GROUP")
+        continue;
+      if (row.bytes <= 4 * static_cast<std::int64_t>(shape.dims.seq)) continue;
+      std::int64_t& b = bytes[layout.stage_of(build.graph.ranks[row.rank].rank)];
+      b = std::max(b, row.bytes);
+    }
+    return bytes;
+  };
+  // four vectors of the hidden size a layer, two behind the last; four bytes each
+  const std::int64_t vector = 4 * 1024;
+  using Bytes = std::map<std::int64_t, std::int64_t>;
+  EXPECT_EQ(largest(t.joined.build, t.job->base.layout, t.job->base), (Bytes{{0, 8 * vector}, {1, 10 * vector}}));
+  for (const auto& [asked, expected] : std::initializer_list<std::pair<Asked, Bytes>>{
+           {{{"--layers", "8"}}, {{0, 16 * vector}, {1, 18 * vector}}},
+           {{{"--pp", "4"}}, {{0, 4 * vector}, {1, 4 * vector}, {2, 4 * vector}, {3, 6 * vector}}},
+           {{{"--hidden", "2048"}, {"--head-dim", "256"}}, {{0, 16 * vector}, {1, 20 * vector}}}}) {
+    const auto made_anew = t.as(asked);
+    ASSERT_TRUE(made_anew.has_value()) << made_anew.error().line();
+    const JobShape shape = *target_shape(*t.job, asked);
+    EXPECT_EQ(largest(made_anew->build, shape.layout, shape), expected) << asked.begin()->first;
+  }
 }
 
 }  // namespace

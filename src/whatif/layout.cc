@@ -34,7 +34,7 @@ GroupRole role_of_label(const CommGroup& g, std::int64_t world) {
 
 struct Use {  // of one group, per rank that uses it
   double calls = 0, bytes = 0, all_to_all = 0;
-  bool reduces = false;
+  bool reduces = false, gathers = false, scatters = false;
 };
 
 std::int64_t stride_of(const std::vector<std::int64_t>& ranks) {
@@ -195,6 +195,8 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
     ++u.calls;
     u.bytes += static_cast<double>(std::max<std::int64_t>(row.bytes, 0));
     u.all_to_all += row.op == CommOp::all_to_all ? 1 : 0;
+    u.gathers |= row.op == CommOp::all_gather;
+    u.scatters |= row.op == CommOp::reduce_scatter;
     u.reduces |= row.op == CommOp::reduce_scatter || row.op == CommOp::all_reduce;
     users[row.group].insert(row.rank);
   }
@@ -296,7 +298,10 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
   if (l.tp == 1 && given.tp) l.tp = *given.tp;
   if (l.dp == 1 && given.dp) l.dp = *given.dp;
   if (l.tp * l.pp * l.dp * l.cp != l.world) {
+    // Layers call their tensor group at least as often as they send tokens to experts.
     double most = 0;
+    for (std::size_t k = 0; k < c.groups.size(); ++k)
+      if (l.role[k] == GroupRole::expert) most = std::max(most, use[k].calls / 2);
     std::int64_t tensor = 1;
     for (std::size_t k = 0; k < c.groups.size(); ++k) {
       const bool neighbours = stride_of(c.groups[k].ranks) == 1 && c.groups[k].size < l.world;
@@ -329,8 +334,11 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
     l.pipeline_outermost = most->first % (l.tp * l.cp * l.dp) == 0 || most->first > l.tp * l.cp;
   }
-  if (l.ep == 1 && given.ep) l.ep = *given.ep;
   if (Status s = settle_experts(traces, c, experts, l); !s) return tl::unexpected(s.error());
+  if (l.ep == 1 && given.ep && *given.ep > 1) {
+    l.ep = *given.ep;
+    if (Status s = settle_experts(traces, c, experts, l); !s) return tl::unexpected(s.error());
+  }
   // groups without a description, by size and stride
   const auto stage_of = [&](std::int64_t r) { return l.stage_of(r); };
   const auto replica_of = [&](std::int64_t r) { return r / (l.pipeline_outermost ? l.tp : l.tp * l.pp) % l.dp; };
@@ -349,7 +357,7 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
       l.role[k] = GroupRole::tensor;
     } else if (n == l.cp && stride == l.tp && l.cp > 1) {
       l.role[k] = GroupRole::context;
-    } else if (given.ep && n == l.ep && l.ep > 1 && stride == l.etp && n < l.world) {
+    } else if (given.ep && n == l.ep && l.ep > 1 && stride == l.etp && use[k].gathers && use[k].scatters) {
       l.role[k] = GroupRole::expert;
     } else if (l.ep > 1 && replicas > 1 && n == replicas && use[k].reduces && n != l.dp * l.cp) {
       l.role[k] = GroupRole::expert_data;

@@ -101,7 +101,7 @@ void Rebuilder::meet(std::uint32_t r, Cursor& at, const Item& item, std::uint32_
     row.bytes = whole(each) * row.parts;
     row.group = row.parts > 0 ? next.parts[row.first_part].group : kNone;
   } else {
-    double bytes = static_cast<double>(std::max<std::int64_t>(was.bytes, 0)) * message_factor(was, role, kind);
+    double bytes = static_cast<double>(std::max<std::int64_t>(was.bytes, 0)) * message_factor(was, role, kind, rank.stage);
     if (kind == PieceKind::bucket) {
       bytes = static_cast<double>(was.bytes) * rank.bucket_factor;
     } else if (role == GroupRole::data) {
@@ -339,7 +339,38 @@ double Rebuilder::traced_exchange_ns(const CommRow& row) const {
   return longest;
 }
 
-double Rebuilder::message_factor(const CommRow& row, GroupRole role, PieceKind kind) const {
+double Rebuilder::vectors_of(const CommRow& row) const {
+  const GroupRole role = row.group == kNone ? GroupRole::other : old.layout.role[row.group];
+  if (role != GroupRole::tensor || row.op != CommOp::all_reduce || old.dims.hidden < 1) return 0;
+  for (const double each : {4.0, 2.0}) {
+    const double n = static_cast<double>(row.bytes) / (each * old.dims.hidden);
+    if (n >= 1 && n == std::floor(n)) return n;
+  }
+  return 0;
+}
+
+void Rebuilder::learn_vectors() {
+  const double layers = static_cast<double>(old.layout.layers) / static_cast<double>(old.layout.pp);
+  std::vector<double> of_stage(static_cast<std::size_t>(old.layout.pp), 0);
+  for (const Column& column : columns)
+    for (const std::uint32_t r : column.rank)
+      for (std::uint32_t k = 0; k < program.pieces[r].size(); ++k) {
+        if (program.anatomy.ranks[r].pieces[k].kind != PieceKind::step_end) continue;
+        const PieceItems& items = program.pieces[r][k];
+        for (std::uint32_t i = items.first; i < items.first + items.count; ++i)
+          if (program.items[i].comm != kNone) {
+            double& most = of_stage[static_cast<std::size_t>(traced_stage[r])];
+            most = std::max(most, vectors_of(c.rows[program.items[i].comm]));
+          }
+      }
+  const double least = *std::min_element(of_stage.begin(), of_stage.end());
+  layer_vectors = std::floor(least / layers);
+  if (layer_vectors < 1) return;
+  last_vectors = of_stage.back() - layer_vectors * layers;
+  if (old.layout.pp > 1) first_vectors = of_stage.front() - layer_vectors * layers;
+}
+
+double Rebuilder::message_factor(const CommRow& row, GroupRole role, PieceKind kind, std::int64_t stage) const {
   const Dims &a = old.dims, &b = now.dims;
   if (row.bytes <= 0) return 1;
   const auto bytes = static_cast<double>(row.bytes);
@@ -348,21 +379,17 @@ double Rebuilder::message_factor(const CommRow& row, GroupRole role, PieceKind k
       if (elements > 0 && std::abs(bytes - each * elements) < 0.5) return true;
     return false;
   };
+  if (const double n = kind == PieceKind::step_end && layer_vectors >= 1 ? vectors_of(row) : 0; n >= layer_vectors) {
+    const double layers = static_cast<double>(now.layout.layers) / static_cast<double>(now.layout.pp);
+    const double all = layer_vectors * layers + (stage == 0 ? first_vectors : 0) +
+                       (stage == now.layout.pp - 1 ? last_vectors : 0);
+    return all / n * (b.hidden / a.hidden);
+  }
   const double tokens = a.seq * a.mbs, new_tokens = b.seq * b.mbs;
   if (role == GroupRole::tensor) {
     if (is(tokens * a.hidden)) return new_tokens * b.hidden / (tokens * a.hidden);
     if (is(tokens) || is(2 * tokens)) return new_tokens / tokens;
     if (is(a.hidden)) return b.hidden / a.hidden;
-    // gradients of norms, and of other vectors, that ranks have of their own tokens only: so many of each layer
-    const double layers = static_cast<double>(old.layout.layers) / static_cast<double>(old.layout.pp);
-    if (kind == PieceKind::step_end && a.hidden > 0 && layers >= 1) {
-      for (const double each : {4.0, 2.0}) {
-        const double vectors = bytes / (each * a.hidden), of_layer = std::floor(vectors / layers);
-        if (vectors != std::floor(vectors) || of_layer < 1 || of_layer > 32) continue;
-        const double now_layers = static_cast<double>(now.layout.layers) / static_cast<double>(now.layout.pp);
-        return (vectors + of_layer * (now_layers - layers)) / vectors * (b.hidden / a.hidden);
-      }
-    }
   }
   // Tokens on their way: rows of the hidden state, however many were sent; or numbers of each token.
   if (role == GroupRole::expert || role == GroupRole::expert_tensor || role == GroupRole::expert_model) {

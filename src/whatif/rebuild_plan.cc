@@ -92,6 +92,7 @@ Status Rebuilder::prepare() {
         pp.pass[{piece.step, chunk, micro_batch, piece.kind, piece.layer}] = k;
       }
     }
+  learn_vectors();
   for (const Owner owner : kOwners) {
     Bucketing& b = bucketing(owner);
     b.overlapped = !b.samples.empty() && (owner == Owner::all ? now.layout.dp : now.layout.expert_replicas()) > 1;

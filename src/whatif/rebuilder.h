@@ -304,7 +304,11 @@ class Rebuilder {
   double exchange_ns(const JobLayout& l, std::int64_t a, std::int64_t b, double bytes) const;
   double traced_exchange_ns(const CommRow& row) const;
   // Of collectives that are not of gradients: activations, or one number a token.
-  double message_factor(const CommRow& row, GroupRole role, PieceKind kind) const;
+  double message_factor(const CommRow& row, GroupRole role, PieceKind kind, std::int64_t stage) const;
+  // Under sequence parallelism gradients of norms, and of other vectors of the hidden size, are summed over the tensor
+  // ranks when a step ends: so many of each layer, and those of the first and the last stage beside its layers.
+  double vectors_of(const CommRow& row) const;  // 0: it is none of these sums
+  void learn_vectors();
 
   // ---- after ----
   // Without step markers the whole run is one step: from the first that is done to the last, as in build_graph.
@@ -332,6 +336,7 @@ class Rebuilder {
   std::array<Bucketing, 2> buckets;                           // by owner
   mutable std::map<std::tuple<GroupRole, std::int64_t, std::int64_t>, std::uint32_t> members_run;  // of groups of experts
   double gradient_bytes = 4;
+  double layer_vectors = 0, first_vectors = 0, last_vectors = 0;
   std::int32_t base_steps = 0;
   Schedule schedule;
   std::int64_t tensor = 1, replicas = 1;
