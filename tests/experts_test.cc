@@ -172,7 +172,8 @@ TEST(Experts, ByHand) {
   EXPECT_FALSE(with("cp=2").has_value());
   made.group_names = false;
   const Joined bare(std::move(run_of(made).traces));
-  for (const auto& [text, good] : std::initializer_list<std::pair<const char*, bool>>{{"ep=2", true}, {"ep=4", false}}) {
+  for (const auto& [text, good] :
+       std::initializer_list<std::pair<const char*, bool>>{{"ep=2", true}, {"ep=4", false}}) {
     const auto l = recognise_layout(bare.traces, bare.build, *parse_layout(text));
     EXPECT_EQ(l.has_value(), good) << text;
     if (l) {
@@ -325,7 +326,10 @@ TEST(Experts, Recomputation) {
            {{"--recompute", "full"}},
            [](SyntheticJob& j) { j.recompute = SyntheticJob::Recompute::full; },
            0.04},
-          {"hidden", {{"--hidden", "2048"}, {"--heads", "16"}}, [](SyntheticJob& j) { j.hidden = 2048, j.heads = 16; }, 0.06}},
+          {"hidden",
+           {{"--hidden", "2048"}, {"--heads", "16"}},
+           [](SyntheticJob& j) { j.hidden = 2048, j.heads = 16; },
+           0.06}},
          "other");
 }
 
@@ -354,7 +358,8 @@ TEST(NormGradients, SumsFollowLayersAndStages) {
     std::map<std::int64_t, std::int64_t> bytes;  // by stage: all-reduces of tensor ranks larger than a token's numbers
     const Communication& c = build.communication;
     for (const CommRow& row : c.rows) {
-      if (row.op != CommOp::all_reduce || row.group == kNone || c.groups[row.group].label != "TENSOR_MODEL_PARALLEL_GROUP")
+      if (row.op != CommOp::all_reduce || row.group == kNone ||
+          c.groups[row.group].label != "TENSOR_MODEL_PARALLEL_GROUP")
         continue;
       if (row.bytes <= 4 * static_cast<std::int64_t>(shape.dims.seq)) continue;
       std::int64_t& b = bytes[layout.stage_of(build.graph.ranks[row.rank].rank)];

@@ -3,7 +3,8 @@
 //
 // Activations: Korthikanti et al. 2022, Reducing Activation Recomputation in Large Transformer Models, equations 1 to
 // 6, written term by term so that any width of the feed-forward, gated ones, grouped queries and flash attention
-// follow. Experts keep what an MLP keeps, of the tokens that are sent to them. Not modelled: context parallelism, FP8, offloading, sharded parameters (FSDP), fragmentation.
+// follow. Experts keep what an MLP keeps, of the tokens that are sent to them. Not modelled: context parallelism, FP8,
+// offloading, sharded parameters (FSDP), fragmentation.
 #pragma once
 #include <cstdint>
 

@@ -38,17 +38,17 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
     if (std::find(g.ranks.begin(), g.ranks.end(), static_cast<std::int32_t>(rank)) == g.ranks.end()) continue;
     if (!job.legacy) rec.trace().groups.push_back(g);
     if (!job.legacy && !job.group_names) rec.trace().groups.back().desc.clear();
-    Communicator* c = g.desc == "TENSOR_MODEL_PARALLEL_GROUP"     ? &tensor_
-                      : g.desc == "PIPELINE_MODEL_PARALLEL_GROUP" ? &pipeline_
-                      : g.desc == "DATA_PARALLEL_GROUP"           ? &data_
-                      : g.desc == "MODEL_PARALLEL_GROUP"          ? &model_
-                      : g.desc == "EMBEDDING_GROUP"               ? &table_
-                      : g.desc == "EXPERT_MODEL_PARALLEL_GROUP"   ? &expert_
-                      : g.desc == "EXPERT_TENSOR_PARALLEL_GROUP"  ? &expert_tensor_
-                      : g.desc == "EXPERT_DATA_PARALLEL_GROUP"    ? &expert_data_
+    Communicator* c = g.desc == "TENSOR_MODEL_PARALLEL_GROUP"                   ? &tensor_
+                      : g.desc == "PIPELINE_MODEL_PARALLEL_GROUP"               ? &pipeline_
+                      : g.desc == "DATA_PARALLEL_GROUP"                         ? &data_
+                      : g.desc == "MODEL_PARALLEL_GROUP"                        ? &model_
+                      : g.desc == "EMBEDDING_GROUP"                             ? &table_
+                      : g.desc == "EXPERT_MODEL_PARALLEL_GROUP"                 ? &expert_
+                      : g.desc == "EXPERT_TENSOR_PARALLEL_GROUP"                ? &expert_tensor_
+                      : g.desc == "EXPERT_DATA_PARALLEL_GROUP"                  ? &expert_data_
                       : g.desc == "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP" ? &expert_stages_
-                      : uses_world(job) && g.desc == "default_pg" ? &world_
-                                                                  : nullptr;
+                      : uses_world(job) && g.desc == "default_pg"               ? &world_
+                                                                                : nullptr;
     if (c == nullptr) continue;
     c->info = g;
     c->id = id;

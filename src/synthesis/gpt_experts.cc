@@ -47,8 +47,12 @@ void GptRank::router() {
          64,
          {}},
         "TopkBackward0",
-        {{{}, {}, "void at::native::_scatter_gather_elementwise_kernel<128, 4>(int)",
-          streaming(gpu_, 4 * rows_ * job_.experts), 128, {}}});
+        {{{},
+          {},
+          "void at::native::_scatter_gather_elementwise_kernel<128, 4>(int)",
+          streaming(gpu_, 4 * rows_ * job_.experts),
+          128,
+          {}}});
 }
 
 // All to all over the ranks that share the layer's experts; back the same way.
@@ -84,11 +88,12 @@ void GptRank::launch_grouped(HostThread& t, std::int64_t rows, std::int64_t n, s
   }
   Cost cost = grouped_gemm(gpu_, count, a, b, c);
   if (of_weight && job_.fuse_wgrad) cost.duration += streaming(gpu_, 8 * count * n * k).duration / 2;
-  TaskSpec task = kernel(of_weight ? "void cutlass::Kernel<cutlass::gemm::kernel::GemmGrouped<cutlass::gemm::threadblock::"
-                                     "MmaMultistage<cutlass::gemm::GemmShape<128, 128, 64>, 4>, true> >(Params)"
-                                   : "void cutlass::Kernel<cutlass::gemm::kernel::GemmGrouped<cutlass::gemm::threadblock::"
-                                     "MmaMultistage<cutlass::gemm::GemmShape<128, 128, 64>, 4>, false> >(Params)",
-                         cost, 384, 168);
+  TaskSpec task =
+      kernel(of_weight ? "void cutlass::Kernel<cutlass::gemm::kernel::GemmGrouped<cutlass::gemm::threadblock::"
+                         "MmaMultistage<cutlass::gemm::GemmShape<128, 128, 64>, 4>, true> >(Params)"
+                       : "void cutlass::Kernel<cutlass::gemm::kernel::GemmGrouped<cutlass::gemm::threadblock::"
+                         "MmaMultistage<cutlass::gemm::GemmShape<128, 128, 64>, 4>, false> >(Params)",
+             cost, 384, 168);
   rec_.launch(t, compute_, task, "cudaLaunchKernel");
 }
 
@@ -124,10 +129,15 @@ void GptRank::experts(std::int64_t l) {
     const Scope mlp = module(fmt::format("TEGroupedMLP_{}", l));
     const std::int64_t wide = (job_.swiglu ? 2 : 1) * width;
     grouped_linear(got, wide, h);
-    eager({job_.swiglu ? "WeightedSwiGLUFunction" : "WeightedGeLUFunction", fmt::format("[{}]", shape(got, wide)),
-           "triton_poi_fused_mul_experts_1", streaming(gpu_, 2 * got * (wide + width)), 128, {}},
-          job_.swiglu ? "WeightedSwiGLUFunctionBackward" : "WeightedGeLUFunctionBackward",
-          {{{}, {}, "triton_poi_fused_mul_experts_backward_2", streaming(gpu_, 2 * got * (2 * wide + width)), 128, {}}});
+    eager(
+        {job_.swiglu ? "WeightedSwiGLUFunction" : "WeightedGeLUFunction",
+         fmt::format("[{}]", shape(got, wide)),
+         "triton_poi_fused_mul_experts_1",
+         streaming(gpu_, 2 * got * (wide + width)),
+         128,
+         {}},
+        job_.swiglu ? "WeightedSwiGLUFunctionBackward" : "WeightedGeLUFunctionBackward",
+        {{{}, {}, "triton_poi_fused_mul_experts_backward_2", streaming(gpu_, 2 * got * (2 * wide + width)), 128, {}}});
     grouped_linear(got, h, width);
   }
   pass_tokens("_moe_chunk_sort", kSort, got);
@@ -157,10 +167,9 @@ void GptRank::experts_backward(const TapeEntry& e) {
 void GptRank::close_expert_bucket(std::int64_t parameters) {
   expert_buckets_.push_back(parameters);
   if (!job_.overlap_gradients) return;
-  gradients_ready_.push_back(
-      collective(comm_, autograd_, expert_data_,
-                 job_.distributed_optimizer ? Collective::reduce_scatter : Collective::all_reduce, parameters,
-                 Dtype::f32));
+  gradients_ready_.push_back(collective(
+      comm_, autograd_, expert_data_, job_.distributed_optimizer ? Collective::reduce_scatter : Collective::all_reduce,
+      parameters, Dtype::f32));
 }
 
 }  // namespace orrery::synth

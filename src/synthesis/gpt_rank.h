@@ -203,7 +203,7 @@ class GptRank {
   std::int64_t gathered_ = 0;          // gradients of no bucket yet
   std::vector<std::int64_t> expert_buckets_;
   std::int64_t gathered_of_experts_ = 0, routed_ = 0;  // routed_: times that tokens went to experts
-  std::int64_t modules_ = 0;           // numbered within a forward pass, as Kineto numbers instances of a class
+  std::int64_t modules_ = 0;  // numbered within a forward pass, as Kineto numbers instances of a class
 };
 
 }  // namespace orrery::synth

@@ -217,10 +217,9 @@ void GptRank::step(std::int64_t number) {
     for (const std::int64_t bucket : job_.overlap_gradients ? std::vector<std::int64_t>{} : buckets_)
       gradients_ready_.push_back(reduce_gradients(main_, bucket));
     for (const std::int64_t bucket : job_.overlap_gradients ? std::vector<std::int64_t>{} : expert_buckets_)
-      gradients_ready_.push_back(
-          collective(comm_, main_, expert_data_,
-                     job_.distributed_optimizer ? Collective::reduce_scatter : Collective::all_reduce, bucket,
-                     Dtype::f32));
+      gradients_ready_.push_back(collective(
+          comm_, main_, expert_data_, job_.distributed_optimizer ? Collective::reduce_scatter : Collective::all_reduce,
+          bucket, Dtype::f32));
     for (const Event& done : gradients_ready_) wait_for_result(comm_, main_, done);
     gradients_ready_.clear();
     sum_norm_gradients();
@@ -305,9 +304,8 @@ std::vector<ProcessGroup> process_groups(const SyntheticJob& job) {
   for (std::int64_t d = 0; d < replicas; ++d) {
     std::vector<std::int32_t> ranks;
     each(job.pp, [&](std::int64_t p) {
-      each(job.ep, [&](std::int64_t e) {
-        each(job.tp, [&](std::int64_t t) { ranks.push_back(expert_rank(t, e, d, p)); });
-      });
+      each(job.ep,
+           [&](std::int64_t e) { each(job.tp, [&](std::int64_t t) { ranks.push_back(expert_rank(t, e, d, p)); }); });
     });
     add("EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP", std::move(ranks));
   }

@@ -396,8 +396,9 @@ class Editor : public ProgramEditor {
     for (std::uint32_t r = 0; r < p.pieces.size(); ++r)
       for (std::uint32_t k = 0; k < p.pieces[r].size(); ++k) {
         if (p.anatomy.ranks[r].pieces[k].kind != PieceKind::step_begin) continue;
-        parameters += stage_parameters_of(old, p.stage[r]) +
-                      expert_parameters(old, static_cast<double>(old.layout.layers) / static_cast<double>(old.layout.pp));
+        parameters +=
+            stage_parameters_of(old, p.stage[r]) +
+            expert_parameters(old, static_cast<double>(old.layout.layers) / static_cast<double>(old.layout.pp));
         for (std::uint32_t i = 0; i < p.pieces[r][k].count; ++i) {
           const Item& x = item_at(r, k, i);
           if (!is_host(x) && x.node < job.parameter.size() && job.parameter[x.node] != 0)
@@ -440,12 +441,10 @@ class Editor : public ProgramEditor {
       if (p.bucket_parameters > 0 || buckets == 0) {
         const double size = std::max(40e6, 1e6 * static_cast<double>(now.layout.dp));
         const double layers = static_cast<double>(now.layout.layers) / static_cast<double>(now.layout.pp);
-        const double all =
-            role == GroupRole::data ? stage_parameters_of(now, 0) : expert_parameters(now, layers);
+        const double all = role == GroupRole::data ? stage_parameters_of(now, 0) : expert_parameters(now, layers);
         buckets = std::max(1.0, std::round(all / size));
       }
-      const auto of =
-          role == GroupRole::data ? MadeTask::Size::stage_parameters : MadeTask::Size::expert_parameters;
+      const auto of = role == GroupRole::data ? MadeTask::Size::stage_parameters : MadeTask::Size::expert_parameters;
       const std::uint32_t made = collective(role, CommOp::all_gather, of, {}, element_bytes() / buckets);
       const std::uint32_t at = after_update(r, k), lane = lane_of(role);
       Block& block = block_before(r, k, at);

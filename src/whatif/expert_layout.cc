@@ -26,7 +26,8 @@ std::optional<GroupRole> expert_role_of_label(std::string_view label) {
     if (has(label, "TENSOR")) return GroupRole::expert_tensor;
     return GroupRole::expert;
   }
-  if (label == "EP" || has(label, "MESH_EP") || has(label, "EP_GROUP") || has(label, "EP_SIZE")) return GroupRole::expert;
+  if (label == "EP" || has(label, "MESH_EP") || has(label, "EP_GROUP") || has(label, "EP_SIZE"))
+    return GroupRole::expert;
   if (has(label, "MESH_ETP")) return GroupRole::expert_tensor;
   // beside others: not a degree of its own
   if (has(label, "TENSOR_AND_CONTEXT") || has(label, "TENSOR_AND_DATA")) return GroupRole::other;
@@ -48,7 +49,8 @@ std::int64_t ranks_of_deep_ep(std::string_view kernel) {
   if (between) {  // <low latency mode, ranks of remote memory, ...>
     const std::size_t comma = rest.find(',');
     const std::string_view mode = rest.substr(0, comma);
-    if (comma == std::string_view::npos || (mode != "false" && mode != "true" && mode != "(bool)0" && mode != "(bool)1"))
+    if (comma == std::string_view::npos ||
+        (mode != "false" && mode != "true" && mode != "(bool)0" && mode != "(bool)1"))
       return 0;
     rest.remove_prefix(comma + 1);
     while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
@@ -126,7 +128,8 @@ Status settle_experts(const TraceSet& traces, const Communication& c, const Expe
                 "", "are all of the job's process groups in the traces? else say --layout ep=N");
   if (data > 1 && data != l.expert_replicas())
     return fail("the job's layout cannot be told: gradients of experts are reduced over " + std::to_string(data) +
-                    " ranks, expert parallel " + std::to_string(l.ep) + " leaves " + std::to_string(l.expert_replicas()),
+                    " ranks, expert parallel " + std::to_string(l.ep) + " leaves " +
+                    std::to_string(l.expert_replicas()),
                 "", "are all files of one run? else say --layout ep=N");
   return {};
 }

@@ -13,9 +13,9 @@ namespace orrery {
 // and its like, DeepSpeed's "ep_size_4", the meshes of torchtitan ("mesh_ep"). Nothing: it speaks of neither.
 std::optional<GroupRole> expert_role_of_label(std::string_view label);
 
-struct ExpertNames {       // what names of operators and kernels tell
-  bool experts = false;    // there are some
-  std::int64_t ep = 0;     // ranks that exchange tokens, as DeepEP's kernels are compiled for; 0 = not told
+struct ExpertNames {     // what names of operators and kernels tell
+  bool experts = false;  // there are some
+  std::int64_t ep = 0;   // ranks that exchange tokens, as DeepEP's kernels are compiled for; 0 = not told
 };
 ExpertNames read_expert_names(const TraceSet& traces);
 

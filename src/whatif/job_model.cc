@@ -31,7 +31,8 @@ WorkSize size_of(const Work& w, const Dims& d, int bytes) {
 
 // A weight's gradient: a product over the tokens.
 bool is_weight_gradient(const Work& w) {
-  return w.kind == WorkKind::gemm && !w.parameters && !w.experts && w.k.seq > 0 && w.m.seq == 0 && w.n.seq == 0 && w.batch == Term{};
+  return w.kind == WorkKind::gemm && !w.parameters && !w.experts && w.k.seq > 0 && w.m.seq == 0 && w.n.seq == 0 &&
+         w.batch == Term{};
 }
 
 bool is_expert_gradient(const Work& w) {
@@ -39,7 +40,8 @@ bool is_expert_gradient(const Work& w) {
 }
 
 bool knows_dimensions(const Dims& d) {
-  return d.hidden > 0 && (d.ffn > 0 || d.expert_width > 0 || d.router > 0) && d.heads > 0 && d.head_dim > 0 && d.vocab > 0;
+  return d.hidden > 0 && (d.ffn > 0 || d.expert_width > 0 || d.router > 0) && d.heads > 0 && d.head_dim > 0 &&
+         d.vocab > 0;
 }
 
 // The schedule whose order of passes all ranks have.
@@ -461,8 +463,8 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
       if (gpu == nullptr) gpu = find_gpu(d.name);
   job.weight.assign(g.size(), 0);
   for (std::uint32_t n = 0; n < g.size(); ++n)
-    job.weight[n] = job.sample_of[n] != kNone && (is_weight_gradient(job.work[job.sample_of[n]]) ||
-                                                  is_expert_gradient(job.work[job.sample_of[n]]));
+    job.weight[n] = job.sample_of[n] != kNone &&
+                    (is_weight_gradient(job.work[job.sample_of[n]]) || is_expert_gradient(job.work[job.sample_of[n]]));
   mark_weight_gradients(job.program, traces, build, job.weight);
   if (gpu == nullptr)
     job.shape.doubts.push_back(
@@ -585,8 +587,7 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
 
 Result<Rebuilt> rebuild_as(const TraceSet& traces, const GraphBuild& build, const JobModel& job, const JobShape& next,
                            const CostTable* table, const RebuildOptions& options, RatesError& error) {
-  if (job.shape.experts &&
-      (job.shape.local_experts == 0 || job.shape.expert_width == 0 || job.shape.routed == 0))
+  if (job.shape.experts && (job.shape.local_experts == 0 || job.shape.expert_width == 0 || job.shape.routed == 0))
     return fail("the traces do not tell the number, the width or the tokens of the job's experts", "",
                 "record input shapes (record_shapes=True)");
   const Rates rates = rates_for(job, build, next, table, error);

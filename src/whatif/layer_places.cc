@@ -76,8 +76,9 @@ std::vector<Anchor*> take_experts(const std::vector<Anchor*>& s) {
       in = !in;
       continue;
     }
-    const bool narrow = shaped(a) && a.out < a.in / 2 && i > 0 && i < first &&
-                        (i + 1 == s.size() || !shaped(*s[i + 1]) || (s[i + 1]->in != a.out && s[i + 1]->in * 2 != a.out));
+    const bool narrow =
+        shaped(a) && a.out < a.in / 2 && i > 0 && i < first &&
+        (i + 1 == s.size() || !shaped(*s[i + 1]) || (s[i + 1]->in != a.out && s[i + 1]->in * 2 != a.out));
     if (i > 0 && (a.named_router || narrow)) {
       a.place = Place::router;
       continue;

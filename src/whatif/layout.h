@@ -33,8 +33,8 @@ inline bool is_of_experts(GroupRole r) { return r >= GroupRole::expert && r <= G
 
 struct JobLayout {
   std::int64_t world = 1, tp = 1, pp = 1, dp = 1;
-  std::int64_t cp = 1;                 // ranks that share a sequence; next after tp in the order of ranks
-  std::int64_t ep = 1, etp = 1;        // ranks that share a layer's experts, and one expert; within the ranks of a stage
+  std::int64_t cp = 1;           // ranks that share a sequence; next after tp in the order of ranks
+  std::int64_t ep = 1, etp = 1;  // ranks that share a layer's experts, and one expert; within the ranks of a stage
   std::int64_t gpus_per_node = 8;
   bool pipeline_outermost = true;      // rank order: tp fastest, then dp, then pp; else tp, pp, dp
   std::int64_t num_microbatches = 0;   // of one pipeline, per step; 0 = not told

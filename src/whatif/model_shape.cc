@@ -40,9 +40,10 @@ void merge(Votes& a, const Votes& b) {
 
 void Facts::add(const Facts& o) {
   for (Votes Facts::*v :
-       {&Facts::seq, &Facts::mbs, &Facts::tokens, &Facts::heads, &Facts::kv_heads, &Facts::head_dim, &Facts::hidden,
-        &Facts::qkv, &Facts::q, &Facts::kv, &Facts::attn, &Facts::fc1, &Facts::fc2, &Facts::head, &Facts::norm_lead,
-        &Facts::score_batch, &Facts::vocab_rows, &Facts::position_rows, &Facts::dtype, &Facts::expert_up,
+       {&Facts::seq,         &Facts::mbs,           &Facts::tokens,        &Facts::heads, &Facts::kv_heads,
+        &Facts::head_dim,    &Facts::hidden,        &Facts::qkv,           &Facts::q,     &Facts::kv,
+        &Facts::attn,        &Facts::fc1,           &Facts::fc2,           &Facts::head,  &Facts::norm_lead,
+        &Facts::score_batch, &Facts::vocab_rows,    &Facts::position_rows, &Facts::dtype, &Facts::expert_up,
         &Facts::expert_down, &Facts::local_experts, &Facts::router})
     merge(this->*v, o.*v);
   for (std::uint64_t Facts::*n :

@@ -27,8 +27,8 @@ struct NameFlags {
     loss = 1u << 8,
     embedding = 1u << 9,
     optimizer = 1u << 10,
-    engine = 1u << 11,     // "autograd::engine::...": only an autograd thread has it
-    gated = 1u << 12,      // SwiGLU, GeGLU
+    engine = 1u << 11,      // "autograd::engine::...": only an autograd thread has it
+    gated = 1u << 12,       // SwiGLU, GeGLU
     fused_norm = 1u << 13,  // one operator for a norm and the linear behind it
     all_to_all = 1u << 14,
     grouped = 1u << 15,  // the products of several experts
@@ -54,8 +54,8 @@ struct Anchor {
   std::int64_t in = 0, out = 0, tokens = 0;  // of a linear layer: [tokens, in] x [in, out]; 0 = not told
   std::int64_t sequence = -1;
   std::uint32_t first_launch = 0, gemms = 0;
-  std::int64_t experts = 0;        // whose products are one operator; 0 = not told
-  std::uint32_t all_to_alls = 0;   // that its thread launched before it in passes of that kind
+  std::int64_t experts = 0;       // whose products are one operator; 0 = not told
+  std::uint32_t all_to_alls = 0;  // that its thread launched before it in passes of that kind
 };
 
 struct Gemm {  // batch times [m, k] x [k, n]; all 0 = not told

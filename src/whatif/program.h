@@ -84,9 +84,9 @@ struct Program {
   std::vector<std::vector<ExchangeWait>> waited;  // by row of Communication::rows
   std::uint32_t queue_depth = 1024;
   std::vector<MadeTask> made;
-  double bucket_parameters = 0;  // of made buckets: parameters at which one is full; 0 = as the traced ones
+  double bucket_parameters = 0;         // of made buckets: parameters at which one is full; 0 = as the traced ones
   double expert_bucket_parameters = 0;  // the same, of experts
-  std::uint64_t unlike = 0;      // waits on something later in the program, put to the nearest
+  std::uint64_t unlike = 0;             // waits on something later in the program, put to the nearest
 };
 
 Result<Program> learn_program(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,

@@ -64,7 +64,8 @@ struct Rebuilt {
   std::vector<std::string> modelled;              // what the traced job has nothing like
 };
 
-// Parameters of one stage under tensor parallelism, without experts of their own: of its layers, and of the embedding or head where it has one.
+// Parameters of one stage under tensor parallelism, without experts of their own: of its layers, and of the embedding
+// or head where it has one.
 double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated, double positions);
 // As counted where the shape has that, else by its dimensions.
 double stage_parameters(const JobShape& shape, double layers, bool first, bool last);

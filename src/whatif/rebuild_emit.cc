@@ -602,7 +602,8 @@ double Rebuilder::update_factor(const NewRank& rank, std::uint32_t base_rank) co
            expert_parameters(shape, layers) / sharded(l, l.expert_replicas());
   };
   const double before = work(old, traced_stage[base_rank]);
-  return before > 0 ? work(now, rank.stage) / before : sharded(old.layout, old.layout.dp) / sharded(now.layout, now.layout.dp);
+  return before > 0 ? work(now, rank.stage) / before
+                    : sharded(old.layout, old.layout.dp) / sharded(now.layout, now.layout.dp);
 }
 
 std::uint32_t Rebuilder::add_node(std::uint32_t r, const Item& item, Ns took, std::uint8_t at_begin) {

@@ -101,7 +101,8 @@ void Rebuilder::meet(std::uint32_t r, Cursor& at, const Item& item, std::uint32_
     row.bytes = whole(each) * row.parts;
     row.group = row.parts > 0 ? next.parts[row.first_part].group : kNone;
   } else {
-    double bytes = static_cast<double>(std::max<std::int64_t>(was.bytes, 0)) * message_factor(was, role, kind, rank.stage);
+    double bytes =
+        static_cast<double>(std::max<std::int64_t>(was.bytes, 0)) * message_factor(was, role, kind, rank.stage);
     if (kind == PieceKind::bucket) {
       bytes = static_cast<double>(was.bytes) * rank.bucket_factor;
     } else if (role == GroupRole::data) {
@@ -381,8 +382,8 @@ double Rebuilder::message_factor(const CommRow& row, GroupRole role, PieceKind k
   };
   if (const double n = kind == PieceKind::step_end && layer_vectors >= 1 ? vectors_of(row) : 0; n >= layer_vectors) {
     const double layers = static_cast<double>(now.layout.layers) / static_cast<double>(now.layout.pp);
-    const double all = layer_vectors * layers + (stage == 0 ? first_vectors : 0) +
-                       (stage == now.layout.pp - 1 ? last_vectors : 0);
+    const double all =
+        layer_vectors * layers + (stage == 0 ? first_vectors : 0) + (stage == now.layout.pp - 1 ? last_vectors : 0);
     return all / n * (b.hidden / a.hidden);
   }
   const double tokens = a.seq * a.mbs, new_tokens = b.seq * b.mbs;

@@ -494,8 +494,8 @@ Status Rebuilder::check_buckets() const {
     const std::vector<std::uint32_t>& own = columns[rank.column].rank;
     const auto lacks = [&](const Bucketing& b) {
       return b.overlapped && std::none_of(b.samples.begin(), b.samples.end(), [&](const auto& x) {
-        return std::find(own.begin(), own.end(), x.first) != own.end();
-      });
+               return std::find(own.begin(), own.end(), x.first) != own.end();
+             });
     };
     if (lacks(buckets[0]) || lacks(buckets[1]))
       return fail("rank " + std::to_string(g.ranks[rank.source].rank) +

@@ -334,7 +334,8 @@ class Rebuilder {
   std::map<std::uint32_t, std::uint8_t> named_mask;           // by row of the traced job
   std::map<std::uint32_t, std::vector<Issued>> issued_after;  // by pending transfer
   std::array<Bucketing, 2> buckets;                           // by owner
-  mutable std::map<std::tuple<GroupRole, std::int64_t, std::int64_t>, std::uint32_t> members_run;  // of groups of experts
+  mutable std::map<std::tuple<GroupRole, std::int64_t, std::int64_t>, std::uint32_t>
+      members_run;  // of groups of experts
   double gradient_bytes = 4;
   double layer_vectors = 0, first_vectors = 0, last_vectors = 0;
   std::int32_t base_steps = 0;

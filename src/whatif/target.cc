@@ -163,8 +163,7 @@ Result<JobShape> target_shape(const JobModel& job, const std::map<std::string, s
     l.num_microbatches = *n / each;
   }
   if (job.base.expert_tp > 0) {
-    if (has("--ffn"))
-      return fail("the job has experts, whose width is one of its own: no edit changes it", "--ffn");
+    if (has("--ffn")) return fail("the job has experts, whose width is one of its own: no edit changes it", "--ffn");
     if (d.sequence_parallel != job.base.dims.sequence_parallel)
       return fail("how tokens reach experts without it, or with it, is not in the traces", "--sequence-parallel");
   }
