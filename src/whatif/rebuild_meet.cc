@@ -343,16 +343,20 @@ double Rebuilder::traced_exchange_ns(const CommRow& row) const {
 double Rebuilder::vectors_of(const CommRow& row) const {
   const GroupRole role = row.group == kNone ? GroupRole::other : old.layout.role[row.group];
   if (role != GroupRole::tensor || row.op != CommOp::all_reduce || old.dims.hidden < 1) return 0;
+  constexpr double kMost = 32;  // of a layer; activations are thousands
+  const double layers = static_cast<double>(old.layout.layers) / static_cast<double>(old.layout.pp);
   for (const double each : {4.0, 2.0}) {
     const double n = static_cast<double>(row.bytes) / (each * old.dims.hidden);
-    if (n >= 1 && n == std::floor(n)) return n;
+    if (n >= 1 && n <= kMost * (layers + 1) && n == std::floor(n)) return n;
   }
   return 0;
 }
 
 void Rebuilder::learn_vectors() {
+  if (!old.dims.sequence_parallel) return;
   const double layers = static_cast<double>(old.layout.layers) / static_cast<double>(old.layout.pp);
-  std::vector<double> of_stage(static_cast<std::size_t>(old.layout.pp), 0);
+  std::vector<double>& of_stage = stage_vectors;
+  of_stage.assign(static_cast<std::size_t>(old.layout.pp), 0);
   for (const Column& column : columns)
     for (const std::uint32_t r : column.rank)
       for (std::uint32_t k = 0; k < program.pieces[r].size(); ++k) {
@@ -380,7 +384,8 @@ double Rebuilder::message_factor(const CommRow& row, GroupRole role, PieceKind k
       if (elements > 0 && std::abs(bytes - each * elements) < 0.5) return true;
     return false;
   };
-  if (const double n = kind == PieceKind::step_end && layer_vectors >= 1 ? vectors_of(row) : 0; n >= layer_vectors) {
+  if (const double n = kind == PieceKind::step_end && layer_vectors >= 1 ? vectors_of(row) : 0;
+      n > 0 && n == stage_vectors[static_cast<std::size_t>(traced_stage[row.rank])]) {
     const double layers = static_cast<double>(now.layout.layers) / static_cast<double>(now.layout.pp);
     const double all =
         layer_vectors * layers + (stage == 0 ? first_vectors : 0) + (stage == now.layout.pp - 1 ? last_vectors : 0);

@@ -337,6 +337,7 @@ class Rebuilder {
   mutable std::map<std::tuple<GroupRole, std::int64_t, std::int64_t>, std::uint32_t>
       members_run;  // of groups of experts
   double gradient_bytes = 4;
+  std::vector<double> stage_vectors;  // by stage of the traced job
   double layer_vectors = 0, first_vectors = 0, last_vectors = 0;
   std::int32_t base_steps = 0;
   Schedule schedule;
