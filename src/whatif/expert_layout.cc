@@ -98,6 +98,7 @@ std::int64_t stride_of(const std::vector<std::int64_t>& ranks) {
 Status settle_experts(const TraceSet& traces, const Communication& c, const ExpertNames& names, JobLayout& l) {
   std::int64_t tensor = 0, stride = 0, data = 0;
   const auto look = [&](GroupRole role, std::int64_t size, const std::vector<std::int64_t>& ranks) {
+    if (size > l.world) return;  // of another job, or a fault of the record
     if (role == GroupRole::expert) l.ep = std::max(l.ep, size);
     if (role == GroupRole::expert && stride_of(ranks) > 0) stride = stride_of(ranks);
     if (role == GroupRole::expert_tensor) tensor = std::max(tensor, size);

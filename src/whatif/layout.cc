@@ -218,9 +218,10 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
   // Contexts: their groups are listed whether or not anything of them was recorded.
   for (const RankTrace& t : traces.ranks)
     for (const ProcessGroup& group : t.groups)
-      if (expert_role_of_label(upper(group.desc)) == GroupRole::context) l.cp = std::max(l.cp, group.size);
+      if (expert_role_of_label(upper(group.desc)) == GroupRole::context && group.size <= l.world)
+        l.cp = std::max(l.cp, group.size);
   for (std::size_t k = 0; k < c.groups.size(); ++k)
-    if (l.role[k] == GroupRole::context) l.cp = std::max(l.cp, c.groups[k].size);
+    if (l.role[k] == GroupRole::context && c.groups[k].size <= l.world) l.cp = std::max(l.cp, c.groups[k].size);
   if (given.cp && l.cp == 1) l.cp = *given.cp;
   // Sends round the ranks that share a sequence are not between stages.
   bool round_contexts = false;
