@@ -129,7 +129,7 @@ std::vector<Command> make_commands() {
             {"--delay", "rank=N,ms=N", "rank N is late by so much at the begin of each step", Takes::word, true},
             {"--perfect-overlap", "", "a bound: transfers take no time, ranks still wait for each other"},
             {"--layout", "KEY=VALUE,...",
-             "what the traces do not tell of the job as it is: tp, pp, dp, layers, num-microbatches, schedule, "
+             "what the traces do not tell of the job as it is: tp, pp, dp, cp, ep, layers, num-microbatches, schedule, "
              "gpus-per-node, hidden, ffn, heads, kv-heads, head-dim, seq-length, micro-batch-size, vocab, "
              "sequence-parallel, recompute, distributed-optimizer",
              Takes::word},

@@ -25,7 +25,7 @@ struct Shape {
   explicit Shape(const MemoryJob& job) {
     const Dims& d = job.dims;
     h = d.hidden;
-    ffn = d.ffn > 0 ? d.ffn : 4 * d.hidden;
+    ffn = !job.dense_mlp ? 0 : d.ffn > 0 ? d.ffn : 4 * d.hidden;
     heads = d.heads;
     const double head_dim = d.head_dim > 0 ? d.head_dim : d.heads > 0 ? d.hidden / d.heads : 0;
     attn = heads * head_dim;
@@ -51,7 +51,7 @@ double layer_parameters(const MemoryJob& job, const Shape& s, double t) {
   const double matrices = s.h * (s.attn + 2 * s.kv_width) + s.attn * s.h + s.h * up + s.ffn * s.h;
   const double split_biases = job.biases ? s.attn + 2 * s.kv_width + up : 0;
   const double whole = job.biases ? 2 * s.h + 4 * s.h : 2 * s.h;
-  return (matrices + split_biases) / t + whole;
+  return (matrices + split_biases) / t + whole + s.h * job.dims.router;
 }
 double norm_parameters(const MemoryJob& job, const Shape& s) { return job.biases ? 2 * s.h : s.h; }
 
@@ -78,7 +78,9 @@ LayerBytes layer_activations(const MemoryJob& job, const Shape& s) {
             : job.dropout       ? (2 * bytes + 1) * squares
                                 : bytes * squares) /
            s.t;
-  r.all = outside + (projections + mlp) / s.t + r.core;
+  // What was sent, what the router and the way back keep, and what the experts work on.
+  const double experts = bytes * s.tokens * job.routed * (2 * s.h + job.routed_width);
+  r.all = outside + (projections + mlp) / s.t + r.core + experts;
   const double up = (job.gated_mlp ? 2 : 1) * s.ffn;
   r.weight_pass = bytes * (2 * row / s.outside + s.tokens * (s.attn + s.ffn) / s.t) +               // inputs
                   bytes * (2 * row / s.outside + s.tokens * (s.attn + 2 * s.kv_width + up) / s.t);  // gradients
@@ -137,9 +139,11 @@ MemoryParts memory_of_stage(const MemoryJob& job, std::int64_t stage) {
   const double held = micro_batches_held(job, stage), row = s.tokens * s.h / s.outside;
 
   MemoryParts m;
-  m.weights = n * job.weight_bytes / kGiB;
-  m.gradients = n * job.gradient_bytes / kGiB;
-  m.optimizer = n * job.optimizer_bytes / (job.distributed_optimizer ? std::max(1.0, job.dims.dp) : 1) / kGiB;
+  const double experts = layers * s.h * job.dims.expert_width;  // not in `n`
+  const auto shards = [&](double replicas) { return job.distributed_optimizer ? std::max(1.0, replicas) : 1; };
+  m.weights = (n + experts) * job.weight_bytes / kGiB;
+  m.gradients = (n + experts) * job.gradient_bytes / kGiB;
+  m.optimizer = (n / shards(job.dims.dp) + experts / shards(job.expert_replicas)) * job.optimizer_bytes / kGiB;
 
   double activations = held * layers * kept(layer, job.recompute);
   if (job.zero_bubble) {  // up to `stage` weight passes are put off (whatif/schedule.cc)

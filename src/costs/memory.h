@@ -3,7 +3,8 @@
 //
 // Activations: Korthikanti et al. 2022, Reducing Activation Recomputation in Large Transformer Models, equations 1 to
 // 6, written term by term so that any width of the feed-forward, gated ones, grouped queries and flash attention
-// follow. Not modelled: experts, context parallelism, FP8, offloading, sharded parameters (FSDP), fragmentation.
+// follow. Experts keep what an MLP keeps, of the tokens that are sent to them. Not modelled: context parallelism, FP8,
+// offloading, sharded parameters (FSDP), fragmentation.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -31,6 +32,10 @@ struct MemoryJob {
   double micro_batches = 1;  // of one pipeline, a step
   bool zero_bubble = false;  // ZB-H1: what weight passes still need is held, too
   bool gated_mlp = false;
+  bool dense_mlp = true;       // false: experts are all there is; `ffn` is not read
+  double expert_replicas = 1;  // of Dims::expert_width: by them its optimizer's state is divided
+  // Of a rank's experts: tokens, for one of a micro-batch; elements that they keep of each but for its input.
+  double routed = 0, routed_width = 0;
   bool biases = true;  // of linear layers and norms
   bool tied_embedding = true;
   bool flash_attention = false;

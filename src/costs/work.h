@@ -13,6 +13,8 @@ struct Dims {
   double head_dim = 0, vocab = 0;  // vocab: as padded to the tensor-parallel ranks
   double tp = 1, dp = 1;           // ranks that share a layer; replicas (for sharded optimizers)
   double layers = 0;               // of one stage
+  double router = 0;               // further widths of a layer on each rank, whose gradients go with the others'
+  double expert_width = 0;         // of a rank's experts of a layer, all of their products together
   bool sequence_parallel = false;  // activations outside of tensor-parallel regions are split by sequence
 };
 
@@ -45,6 +47,7 @@ struct Work {
   WorkKind kind = WorkKind::unknown;
   Term m, n, k, batch;
   bool parameters = false;  // of the optimizer or the gradients: goes with the parameters of the stage, not by terms
+  bool experts = false;     // a product of experts, whose gradients are reduced over fewer ranks than others
   bool operator==(const Work&) const = default;
 };
 

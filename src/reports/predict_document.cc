@@ -138,6 +138,7 @@ Section layout_for_people(const Section& layout) {
     if (!c.key.starts_with("base.")) continue;
     std::string name = c.key.substr(5);
     const Cell before = find(c.key), after = find("new." + name);
+    if ((name == "cp" || name == "ep") && before == Cell{std::int64_t{1}} && after == before) continue;
     std::replace(name.begin(), name.end(), '_', ' ');
     s.table.rows.push_back({name, before, after});
   }
@@ -254,6 +255,8 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
     add(layout, {.key = side + ".tp"}, l.tp);
     add(layout, {.key = side + ".pp"}, l.pp);
     add(layout, {.key = side + ".dp"}, l.dp);
+    add(layout, {.key = side + ".cp"}, l.cp);
+    add(layout, {.key = side + ".ep"}, l.ep);
     add(layout, {.key = side + ".num_microbatches"}, l.num_microbatches > 0 ? Cell{l.num_microbatches} : Cell{});
     add(layout, {.key = side + ".layers"}, l.layers > 0 ? Cell{l.layers} : Cell{});
     add(layout, {.key = side + ".distributed_optimizer"}, l.distributed_optimizer);

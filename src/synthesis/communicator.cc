@@ -15,7 +15,8 @@ struct CommRow {
   std::int64_t in_share = 1, out_share = 1;
 };
 
-std::uint32_t add_comm(Recorder& rec, const Communicator* group, const CommRow& row) {
+std::uint32_t add_comm(const CommContext& context, const Communicator* group, const CommRow& row) {
+  Recorder& rec = context.rec;
   CommArgs& c = rec.comm_args();
   c.collective.push_back(rec.text(row.collective));
   c.dtype.push_back(rec.text(row.dtype));
@@ -23,7 +24,7 @@ std::uint32_t add_comm(Recorder& rec, const Communicator* group, const CommRow& 
   c.out_elems.push_back(row.elements / row.out_share);
   c.group_size.push_back(group ? group->size() : 1);
   c.group_name.push_back(group ? rec.text(group->info.name) : StrId{});
-  c.group_desc.push_back(group ? rec.text(group->info.desc) : StrId{});
+  c.group_desc.push_back(group && context.group_names ? rec.text(group->info.desc) : StrId{});
   c.group_ranks.push_back(group ? rec.text(fmt::format("[{}]", fmt::join(group->info.ranks, ", "))) : rec.text("[]"));
   c.seq.push_back(row.seq);
   c.src_rank.push_back(row.source);
@@ -67,6 +68,9 @@ CollectiveNames names_of(Collective kind, Dtype dtype, bool old) {
     case Collective::barrier:
       return {"c10d::barrier", "allreduce", "nccl:all_reduce_barrier",
               "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"};
+    case Collective::all_to_all:
+      return {"c10d::alltoall_base_", "all_to_allv", "nccl:all_to_all",
+              "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"};
     case Collective::all_reduce:
       break;
   }
@@ -86,6 +90,9 @@ CollectiveNames old_names_of(Collective kind, Dtype dtype) {
       break;
     case Collective::broadcast:
       n.kernel = "ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)";
+      break;
+    case Collective::all_to_all:
+      n.kernel = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)";
       break;
     case Collective::barrier:
     case Collective::all_reduce:
@@ -119,7 +126,7 @@ Event collective(const CommContext& c, HostThread& t, Communicator& group, Colle
               ++group.calls};
   if (kind == Collective::reduce_scatter) row.out_share = group.size();
   if (kind == Collective::all_gather) row.in_share = group.size();
-  const std::uint32_t comm = add_comm(rec, &group, row);
+  const std::uint32_t comm = add_comm(c, &group, row);
   rec.set_comm(params, comm);
   rec.set_shapes(params, dims, types);
   rec.wait(t, group.stream, rec.record(t, c.compute));
@@ -133,7 +140,10 @@ Event collective(const CommContext& c, HostThread& t, Communicator& group, Colle
   // half of what an all-reduce sends
   const bool reduces = kind == Collective::all_reduce || kind == Collective::barrier;
   const std::int64_t bytes = elements * size_of(dtype) / (reduces ? 1 : 2);
-  task.duration = vary_transfer(c, task.key, all_reduce_time(c.gpu, bytes, group.size(), group.one_node, group.rails));
+  const Ns nominal = kind == Collective::all_to_all
+                         ? all_to_all_time(c.gpu, elements * size_of(dtype), group.size(), group.in_server)
+                         : all_reduce_time(c.gpu, bytes, group.size(), group.one_node, group.rails);
+  task.duration = vary_transfer(c, task.key, nominal);
   task.blocks = static_cast<std::uint32_t>(std::clamp<std::int64_t>(elements / 65'536, 1, 24));
   task.threads = 544;
   task.registers = 96;
@@ -149,7 +159,7 @@ Event collective(const CommContext& c, HostThread& t, Communicator& group, Colle
 
 void wait_for_result(const CommContext& c, HostThread& t, const Event& done) {
   const OpId op = c.rec.open(t, OpKind::cpu_op, "record_param_comms", 4'500);
-  c.rec.set_comm(op, add_comm(c.rec, nullptr, {"wait", 0, "Byte", -1, -1, -1}));
+  c.rec.set_comm(op, add_comm(c, nullptr, {"wait", 0, "Byte", -1, -1, -1}));
   c.rec.wait(t, c.compute, done);
   c.rec.close(t, kOpTail);
 }
@@ -169,7 +179,7 @@ Event send_receive(const CommContext& c, HostThread& t, Communicator& group, con
     row.elements = x.elements;
     row.dtype = "BFloat16";
     row.seq = ++group.p2p_calls;
-    rec.set_comm(params, add_comm(rec, &group, row));
+    rec.set_comm(params, add_comm(c, &group, row));
     rec.set_shapes(params, dims, types);
     rec.close(t, 4'000);
     rec.close(t, kOpTail);
@@ -205,7 +215,7 @@ Event send_or_receive(const CommContext& c, HostThread& t, Communicator& group, 
   const OpId params = rec.open(t, OpKind::cpu_op, "record_param_comms", 4'200);
   const auto peer = static_cast<std::int32_t>(x.peer);
   const std::uint32_t comm = add_comm(
-      rec, &group,
+      c, &group,
       {x.send ? "send" : "recv", x.elements, "BFloat16", ++group.p2p_calls, x.send ? -1 : peer, x.send ? peer : -1});
   rec.set_comm(params, comm);
   rec.set_shapes(params, dims, types);

@@ -13,6 +13,7 @@ struct Communicator {  // one process group as one of its ranks sees it
   ProcessGroup info;
   std::int64_t id = 0;  // the same on all its ranks
   bool one_node = true;
+  std::int64_t in_server = 1;  // members on this rank's server
   std::int64_t rails = 1;      // links to other servers that a collective has
   std::uint32_t stream = 0;    // torch's NCCL stream of the group
   std::uint32_t internal = 0;  // NCCL's own
@@ -30,13 +31,14 @@ struct CommContext {
   std::uint64_t seed;
   std::int64_t sigma_ppm;                         // of a transfer, the same for all members
   bool old_nccl = false;                          // names
+  bool group_names = true;                        // descriptions of process groups
   std::int64_t own_node = -1, gpus_per_node = 0;  // where a pair of stages is told by itself
 };
 
 enum class Dtype { bf16, f32, i64 };
 inline std::int64_t size_of(Dtype d) { return d == Dtype::bf16 ? 2 : d == Dtype::f32 ? 4 : 8; }
 
-enum class Collective { all_reduce, reduce_scatter, all_gather, broadcast, barrier };
+enum class Collective { all_reduce, reduce_scatter, all_gather, broadcast, barrier, all_to_all };
 // Starts the collective over `elements`, the larger of its input and output; wait_for_result() makes the compute stream
 // wait for it.
 Event collective(const CommContext& c, HostThread& t, Communicator& group, Collective kind, std::int64_t elements,

@@ -16,6 +16,7 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
       stage_(rank / (job.tp * job.dp)),
       tokens_(job.micro_batch_size * job.seq_length),
       ffn_(job.ffn > 0 ? job.ffn : 4 * job.hidden),
+      expert_ffn_(job.expert_ffn > 0 ? job.expert_ffn : ffn_),
       head_dim_(job.head_dim > 0 ? job.head_dim : job.hidden / job.heads),
       attn_(job.heads * head_dim_),
       kv_(job.kv_heads > 0 ? job.kv_heads * head_dim_ : attn_),
@@ -25,6 +26,7 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
             0,           job.nccl_internal,
             job.seed,    static_cast<std::int64_t>(1e6 * job.transfer_sigma * job.noise),
             job.old_nccl} {
+  comm_.group_names = job.group_names;
   if (job.rails) comm_.own_node = rank / job.gpus_per_node, comm_.gpus_per_node = job.gpus_per_node;
   const std::int64_t pid = 4'000 + rank;
   main_ = rec.add_thread(pid, fmt::format("thread {} (python3)", pid));
@@ -35,20 +37,25 @@ GptRank::GptRank(const SyntheticJob& job, const Gpu& gpu, const std::vector<Proc
     ++id;
     if (std::find(g.ranks.begin(), g.ranks.end(), static_cast<std::int32_t>(rank)) == g.ranks.end()) continue;
     if (!job.legacy) rec.trace().groups.push_back(g);
-    Communicator* c = g.desc == "TENSOR_MODEL_PARALLEL_GROUP"     ? &tensor_
-                      : g.desc == "PIPELINE_MODEL_PARALLEL_GROUP" ? &pipeline_
-                      : g.desc == "DATA_PARALLEL_GROUP"           ? &data_
-                      : g.desc == "MODEL_PARALLEL_GROUP"          ? &model_
-                      : g.desc == "EMBEDDING_GROUP"               ? &table_
-                      : uses_world(job) && g.desc == "default_pg" ? &world_
-                                                                  : nullptr;
+    if (!job.legacy && !job.group_names) rec.trace().groups.back().desc.clear();
+    Communicator* c = g.desc == "TENSOR_MODEL_PARALLEL_GROUP"                   ? &tensor_
+                      : g.desc == "PIPELINE_MODEL_PARALLEL_GROUP"               ? &pipeline_
+                      : g.desc == "DATA_PARALLEL_GROUP"                         ? &data_
+                      : g.desc == "MODEL_PARALLEL_GROUP"                        ? &model_
+                      : g.desc == "EMBEDDING_GROUP"                             ? &table_
+                      : g.desc == "EXPERT_MODEL_PARALLEL_GROUP"                 ? &expert_
+                      : g.desc == "EXPERT_TENSOR_PARALLEL_GROUP"                ? &expert_tensor_
+                      : g.desc == "EXPERT_DATA_PARALLEL_GROUP"                  ? &expert_data_
+                      : g.desc == "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP" ? &expert_stages_
+                      : uses_world(job) && g.desc == "default_pg"               ? &world_
+                                                                                : nullptr;
     if (c == nullptr) continue;
     c->info = g;
     c->id = id;
     for (const std::int32_t r : g.ranks) c->one_node = c->one_node && r / job.gpus_per_node == rank / job.gpus_per_node;
-    if (job.rails)
-      c->rails = std::count_if(g.ranks.begin(), g.ranks.end(),
-                               [&](std::int32_t r) { return r / job.gpus_per_node == rank / job.gpus_per_node; });
+    c->in_server = std::count_if(g.ranks.begin(), g.ranks.end(),
+                                 [&](std::int32_t r) { return r / job.gpus_per_node == rank / job.gpus_per_node; });
+    if (job.rails) c->rails = c->in_server;
     if (c->size() == 1) continue;  // nothing is ever launched on it
     c->stream = rec.add_stream(number);
     c->internal = rec.add_stream(number + 1);
@@ -372,7 +379,8 @@ void GptRank::layer(std::int64_t l) {
   }
   fused_add();
   layer_norm();
-  {
+  if (job_.experts > 0) experts(l);
+  if (job_.experts == 0 || job_.shared_expert) {
     const Scope mlp = module(fmt::format("MLP_{}", l));
     linear("ColumnParallelLinear", (job_.swiglu ? 2 : 1) * ffn_ / tp, h, true);
     gelu();
@@ -505,6 +513,13 @@ std::string_view backward_name(TapeEntry::Kind kind) {
       return "_VocabParallelCrossEntropyBackward";
     case TapeEntry::Kind::checkpoint:
       return "CheckpointFunctionBackward";
+    case TapeEntry::Kind::all_to_all:
+      return "_AllToAllBackward";
+    case TapeEntry::Kind::spread:
+      return "_GatherFromSequenceParallelRegionBackward";
+    case TapeEntry::Kind::joined:
+      return "_ReduceScatterToSequenceParallelRegionBackward";
+    case TapeEntry::Kind::grouped:
     case TapeEntry::Kind::planned:
       break;  // says its name itself
   }
@@ -575,6 +590,12 @@ void GptRank::backward_work(const TapeEntry& e) {
       break;
     case TapeEntry::Kind::linear:
       backward_linear(e);
+      break;
+    case TapeEntry::Kind::all_to_all:
+    case TapeEntry::Kind::spread:
+    case TapeEntry::Kind::joined:
+    case TapeEntry::Kind::grouped:
+      experts_backward(e);
       break;
     case TapeEntry::Kind::fused_add:
       rec_.kernel_op(autograd_, "triton_poi_fused_native_dropout_backward_2", compute_,
@@ -672,8 +693,14 @@ void GptRank::backward_node(const TapeEntry& e, bool last) {
   if (e.kind == TapeEntry::Kind::linear && !job_.fuse_wgrad) accumulate_weight(e.n, e.k);
   if (e.bias > 0) accumulate_gradient(e.bias);
   if (!last || job_.dp == 1) return;
+  if (e.kind == TapeEntry::Kind::grouped && own_experts() && expert_data_.size() > 1) {
+    gathered_of_experts_ += job_.experts / job_.ep * e.n * e.k;
+    const std::int64_t full = job_.bucket_parameters > 0 ? job_.bucket_parameters : expert_parameters();
+    if (gathered_of_experts_ >= full) close_expert_bucket(std::exchange(gathered_of_experts_, 0));
+  }
   if (job_.bucket_parameters > 0) {
     if (e.kind == TapeEntry::Kind::linear && !shared) gathered_ += e.n * e.k;
+    if (e.kind == TapeEntry::Kind::grouped && !own_experts()) gathered_ += job_.experts * e.n * e.k;
     if (e.kind == TapeEntry::Kind::embedding) gathered_ += e.bucket;
     if (gathered_ >= job_.bucket_parameters) close_bucket(std::exchange(gathered_, 0));
   } else if (e.bucket > 0) {
@@ -709,6 +736,7 @@ void GptRank::backward(std::int64_t chunk, bool last) {
   const std::vector<TapeEntry> tape = std::move(tapes.front());
   tapes.erase(tapes.begin());
   for (auto e = tape.rbegin(); e != tape.rend(); ++e) backward_node(*e, last);
+  if (gathered_of_experts_ > 0) close_expert_bucket(std::exchange(gathered_of_experts_, 0));
   if (gathered_ > 0) close_bucket(std::exchange(gathered_, 0));
   rec_.wake(autograd_, main_, kWakeBackLag);
 }

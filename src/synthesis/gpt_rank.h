@@ -24,7 +24,11 @@ struct TapeEntry {
     embedding,
     loss,
     checkpoint,  // of layer `m`, or of an attention where -1
-    planned      // the operators of `plan`
+    planned,     // the operators of `plan`
+    all_to_all,  // of `m` elements
+    spread,      // gathered over the ranks that share an expert, `m` elements in all; ...
+    joined,      // ... summed over them
+    grouped      // products of a rank's experts: [m, k] x [k, n] in all
   };
   Kind kind;
   OpId op;
@@ -39,7 +43,7 @@ struct TapeEntry {
     std::uint32_t threads = 128;
     std::string inner = {};  // an operator inside of it that launches
   };
-  std::string_view backward = {};   // planned: the node's name
+  std::string backward = {};        // planned: the node's name
   std::vector<Operator> plan = {};  // ... and what it runs
   std::int64_t bias = 0;            // ... a bias of so many that it leaves the gradient of
 };
@@ -98,6 +102,17 @@ class GptRank {
   void fused_add();
   void gelu();
   void unfused_attention();
+  // Experts (gpt_experts.cc).
+  void experts(std::int64_t l);
+  void router();
+  void exchange_tokens(std::int64_t elements);
+  void share_tokens(std::int64_t elements, bool spread);
+  void grouped_linear(std::int64_t rows, std::int64_t n, std::int64_t k);
+  void launch_grouped(HostThread& t, std::int64_t rows, std::int64_t n, std::int64_t k, bool of_weight);
+  void experts_backward(const TapeEntry& e);
+  void pass_tokens(std::string_view name, std::string_view kernel, std::int64_t rows);
+  void close_expert_bucket(std::int64_t parameters);
+  std::int64_t tokens_for_experts();
   // Operators with their shapes instead of a compiled kernel.
   using Operator = TapeEntry::Operator;
   OpId run_operator(HostThread& t, const Operator& o);
@@ -142,8 +157,17 @@ class GptRank {
   bool first_stage() const { return stage_ == 0; }
   bool last_stage() const { return stage_ == job_.pp - 1; }
   std::vector<TapeEntry>& tape() { return tapes_[static_cast<std::size_t>(chunk_)].back(); }
+  // But for those of experts.
   std::int64_t layer_parameters() const {
-    return job_.hidden * (2 * attn_ + 2 * kv_ + (job_.swiglu ? 3 : 2) * ffn_) / job_.tp;
+    const bool mlp = job_.experts == 0 || job_.shared_expert;
+    return job_.hidden * (2 * attn_ + 2 * kv_ + (mlp ? (job_.swiglu ? 3 : 2) * ffn_ : 0)) / job_.tp +
+           job_.experts * job_.hidden + (own_experts() ? 0 : experts_of_rank());
+  }
+  // Of experts that are not on every replica: their gradients are reduced over fewer.
+  bool own_experts() const { return job_.experts > 0 && job_.ep > 1; }
+  std::int64_t expert_parameters() const { return own_experts() ? experts_of_rank() : 0; }
+  std::int64_t experts_of_rank() const {
+    return job_.experts / job_.ep * job_.hidden * (job_.swiglu ? 3 : 2) * expert_ffn_ / job_.tp;
   }
   std::int64_t stage_parameters() const {
     const std::int64_t tables =
@@ -155,7 +179,7 @@ class GptRank {
   const Gpu& gpu_;
   Recorder& rec_;
   std::int64_t rank_, stage_;
-  std::int64_t tokens_, ffn_;
+  std::int64_t tokens_, ffn_, expert_ffn_;
   std::int64_t head_dim_, attn_, kv_;  // of all heads; of one of keys and values
   bool split_ = false;                 // sequence parallel
   std::int64_t rows_;                  // tokens outside of tensor-parallel regions
@@ -163,6 +187,7 @@ class GptRank {
   HostThread* thread_ = &main_;  // that runs forward work
   std::uint32_t compute_ = 0;
   Communicator tensor_, pipeline_, data_, model_, world_, table_;
+  Communicator expert_, expert_tensor_, expert_data_, expert_stages_;
   CommContext comm_;
   std::int64_t exchanges_[2] = {0, 0};                     // with the previous and the next stage
   std::int64_t exchanges_apart_[2][2] = {{0, 0}, {0, 0}};  // the same, of gradients and of activations
@@ -176,7 +201,9 @@ class GptRank {
   std::vector<Event> gradients_ready_;
   std::vector<std::int64_t> buckets_;  // of the step: gradients in each
   std::int64_t gathered_ = 0;          // gradients of no bucket yet
-  std::int64_t modules_ = 0;           // numbered within a forward pass, as Kineto numbers instances of a class
+  std::vector<std::int64_t> expert_buckets_;
+  std::int64_t gathered_of_experts_ = 0, routed_ = 0;  // routed_: times that tokens went to experts
+  std::int64_t modules_ = 0;  // numbered within a forward pass, as Kineto numbers instances of a class
 };
 
 }  // namespace orrery::synth

@@ -128,7 +128,8 @@ void GptRank::schedule() {
 
 void GptRank::optimizer() {
   const bool sharded = job_.distributed_optimizer && job_.dp > 1;
-  const std::int64_t parameters = stage_parameters() / (sharded ? job_.dp : 1);
+  const std::int64_t parameters = stage_parameters() / (sharded ? job_.dp : 1) +
+                                  job_.layers / job_.pp * expert_parameters() / (sharded ? job_.dp / job_.ep : 1);
   const std::int64_t chunks = parameters / 60'000'000 + 1;
   const auto multi_tensor = [&](std::string_view name, std::int64_t bytes_each) {
     for (std::int64_t c = 0; c < chunks; ++c)
@@ -150,6 +151,10 @@ void GptRank::optimizer() {
     wait_for_result(comm_, main_, all_reduce(comm_, main_, world_, 1, Dtype::f32));
   } else if (model_.size() > 1) {
     wait_for_result(comm_, main_, all_reduce(comm_, main_, model_, 1, Dtype::f32));
+  }
+  if (job_.experts > 0) {  // experts are other ranks' share of the norm
+    Communicator& all = sharded ? world_ : expert_stages_;
+    if (all.size() > 1) wait_for_result(comm_, main_, all_reduce(comm_, main_, all, 1, Dtype::f32));
   }
   {
     const Scope item = op(main_, "aten::item");
@@ -178,6 +183,8 @@ void GptRank::optimizer() {
   std::vector<Event> gathered;
   for (const std::int64_t bucket : buckets_)
     gathered.push_back(collective(comm_, main_, data_, Collective::all_gather, bucket, Dtype::bf16));
+  for (const std::int64_t bucket : expert_buckets_)
+    gathered.push_back(collective(comm_, main_, expert_data_, Collective::all_gather, bucket, Dtype::bf16));
   for (const Event& done : gathered) wait_for_result(comm_, main_, done);
 }
 
@@ -198,6 +205,7 @@ void GptRank::step(std::int64_t number) {
     t.kind = OpKind::memset;
     t.name = "Memset (Device)";
     t.bytes = 4 * (job_.fused_pointwise ? job_.layers / job_.pp * layer_parameters() : stage_parameters());
+    t.bytes += 4 * job_.layers / job_.pp * expert_parameters();
     if (job_.clear_all && job_.fused_pointwise)
       t.bytes += 4 * ((first_stage() ? 1 : 0) + (last_stage() ? 1 : 0)) * job_.vocab * job_.hidden / job_.tp;
     t.duration = streaming(gpu_, t.bytes).duration;
@@ -208,6 +216,10 @@ void GptRank::step(std::int64_t number) {
     const Scope finalize = annotation("finalize_model_grads", 8'000);
     for (const std::int64_t bucket : job_.overlap_gradients ? std::vector<std::int64_t>{} : buckets_)
       gradients_ready_.push_back(reduce_gradients(main_, bucket));
+    for (const std::int64_t bucket : job_.overlap_gradients ? std::vector<std::int64_t>{} : expert_buckets_)
+      gradients_ready_.push_back(collective(
+          comm_, main_, expert_data_, job_.distributed_optimizer ? Collective::reduce_scatter : Collective::all_reduce,
+          bucket, Dtype::f32));
     for (const Event& done : gradients_ready_) wait_for_result(comm_, main_, done);
     gradients_ready_.clear();
     sum_norm_gradients();
@@ -216,6 +228,7 @@ void GptRank::step(std::int64_t number) {
   }
   optimizer();
   buckets_.clear();
+  expert_buckets_.clear();
   if (job_.step_barrier) {
     if (world_.size() > 1)
       wait_for_result(comm_, main_, collective(comm_, main_, world_, Collective::barrier, 1, Dtype::f32));
@@ -267,6 +280,42 @@ std::vector<ProcessGroup> process_groups(const SyntheticJob& job) {
     }
   for (std::int64_t d = 0; d < job.dp && job.tied_embedding && job.pp > 1; ++d)
     for (std::int64_t t = 0; t < job.tp; ++t) add("EMBEDDING_GROUP", {rank_of(t, d, 0), rank_of(t, d, job.pp - 1)});
+  if (job.experts == 0) return groups;
+  const std::int64_t replicas = job.dp / job.ep;
+  const auto expert_rank = [&](std::int64_t t, std::int64_t e, std::int64_t d, std::int64_t p) {
+    return rank_of(t, e + job.ep * d, p);
+  };
+  const auto each = [&](std::int64_t n, const auto& f) {
+    for (std::int64_t i = 0; i < n; ++i) f(i);
+  };
+  for (std::int64_t p = 0; p < job.pp; ++p)
+    for (std::int64_t d = 0; d < replicas; ++d)
+      for (std::int64_t t = 0; t < job.tp; ++t) {
+        std::vector<std::int32_t> ranks;
+        each(job.ep, [&](std::int64_t e) { ranks.push_back(expert_rank(t, e, d, p)); });
+        add("EXPERT_MODEL_PARALLEL_GROUP", std::move(ranks));
+      }
+  for (std::int64_t p = 0; p < job.pp; ++p)
+    for (std::int64_t d = 0; d < job.dp; ++d) {
+      std::vector<std::int32_t> ranks;
+      each(job.tp, [&](std::int64_t t) { ranks.push_back(rank_of(t, d, p)); });
+      add("EXPERT_TENSOR_PARALLEL_GROUP", std::move(ranks));
+    }
+  for (std::int64_t d = 0; d < replicas; ++d) {
+    std::vector<std::int32_t> ranks;
+    each(job.pp, [&](std::int64_t p) {
+      each(job.ep,
+           [&](std::int64_t e) { each(job.tp, [&](std::int64_t t) { ranks.push_back(expert_rank(t, e, d, p)); }); });
+    });
+    add("EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP", std::move(ranks));
+  }
+  for (std::int64_t p = 0; p < job.pp; ++p)
+    for (std::int64_t e = 0; e < job.ep; ++e)
+      for (std::int64_t t = 0; t < job.tp; ++t) {
+        std::vector<std::int32_t> ranks;
+        each(replicas, [&](std::int64_t d) { ranks.push_back(expert_rank(t, e, d, p)); });
+        add("EXPERT_DATA_PARALLEL_GROUP", std::move(ranks));
+      }
   return groups;
 }
 

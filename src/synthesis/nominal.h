@@ -45,6 +45,11 @@ inline Cost gemm(const Gpu& g, std::int64_t m, std::int64_t n, std::int64_t k) {
   return {2'000 + flop * 1'000 / (g.flop_per_us / 100 * kGemmPct), blocks_of(tiles, 1)};
 }
 
+// Several such products in one kernel.
+inline Cost grouped_gemm(const Gpu& g, std::int64_t groups, std::int64_t m, std::int64_t n, std::int64_t k) {
+  return gemm(g, groups * ((m + 127) / 128) * 128, n, k);
+}
+
 // Causal flash attention, forward; the backward pass does 2.5 times the work.
 inline Cost attention(const Gpu& g, std::int64_t batch, std::int64_t seq, std::int64_t heads, std::int64_t head_dim) {
   const std::int64_t flop = 4 * batch * heads * seq * seq * head_dim / 2;
@@ -62,6 +67,12 @@ inline Ns all_reduce_time(const Gpu& g, std::int64_t bytes, std::int64_t n, bool
   const std::int64_t rate = (one_node ? g.link_per_us : between) / 100 * kLinkPct;
   const Ns latency = (one_node ? 3'000 : 9'000) + (n - 1) * (one_node ? 1'500 : 4'000);
   return latency + 2 * (n - 1) * bytes / n * 1'000 / rate;
+}
+// Every member sends each other member its part; those of its own server come over the links inside.
+inline Ns all_to_all_time(const Gpu& g, std::int64_t bytes, std::int64_t n, std::int64_t in_server) {
+  const bool one_node = in_server >= n;
+  const std::int64_t rate = (one_node ? g.link_per_us : g.network_per_us) / 100 * kLinkPct;
+  return (one_node ? 5'000 : 12'000) + bytes * (one_node ? n - 1 : n - in_server) / n * 1'000 / rate;
 }
 inline Ns send_receive_time(const Gpu& g, std::int64_t bytes, bool one_node) {
   return (one_node ? 5'000 : 12'000) + bytes * 1'000 / ((one_node ? g.link_per_us : g.network_per_us) / 100 * kLinkPct);

@@ -37,6 +37,8 @@ Status check_job(const SyntheticJob& j) {
                {"num_microbatches", j.num_microbatches},
                {"chunks", j.chunks},
                {"gpus_per_node", j.gpus_per_node},
+               {"ep", j.ep},
+               {"experts per token", j.experts_per_token},
                {"steps", j.steps},
                {"queue_depth", j.queue_depth},
                {"clock_grain", j.clock_grain}};
@@ -57,16 +59,23 @@ Status check_job(const SyntheticJob& j) {
                  {"ffn", j.ffn, j.tp, "tp"},
                  {"kv_heads", j.kv_heads, j.tp, "tp"},
                  {"heads", j.heads, std::max<std::int64_t>(j.kv_heads, 1), "kv_heads"},
-                 {"seq_length", j.seq_length, j.sequence_parallel ? j.tp : 1, "tp"}};
+                 {"seq_length", j.seq_length, j.sequence_parallel ? j.tp : 1, "tp"},
+                 {"experts", j.experts, j.ep, "ep"},
+                 {"dp", j.dp, j.ep, "ep"},
+                 {"expert_ffn", j.expert_ffn, j.tp, "tp"}};
   for (const auto& d : divides)
     if (d.value % d.by != 0)
       return fail(fmt::format("{} {} does not divide by {} {}", d.name, d.value, d.by_name, d.by), "synthetic job");
+  if (j.experts < 0 || (j.experts == 0 && j.ep > 1) || (j.experts > 0 && j.experts_per_token > j.experts))
+    return fail(fmt::format("{} experts", j.experts), "synthetic job");
+  if (j.experts > 0 && j.tp > 1 && !j.sequence_parallel)
+    return fail("experts under tensor parallelism without sequence parallelism", "synthetic job");
   if (j.tp * j.pp * j.dp > 1'024)
     return fail(fmt::format("{} ranks", j.tp * j.pp * j.dp), "synthetic job", "1,024 at most");
   for (const double f : {j.host_factor, j.kernel_factor, j.gemm_factor, j.transfer_factor, j.straggler_factor})
     if (!(f >= 0.001 && f <= 1'000)) return fail(fmt::format("a factor is {}", f), "synthetic job", "0.001 to 1000");
   if (!(j.noise >= 0 && j.noise <= 2)) return fail(fmt::format("noise is {}", j.noise), "synthetic job", "0 to 2");
-  for (const double sigma : {j.host_sigma, j.kernel_sigma, j.transfer_sigma})
+  for (const double sigma : {j.host_sigma, j.kernel_sigma, j.transfer_sigma, j.routing_skew})
     if (!(sigma >= 0 && sigma <= 0.5))
       return fail(fmt::format("a standard deviation is {}", sigma), "synthetic job", "0 to 0.5");
   if (j.bucket_parameters < 0)

@@ -26,9 +26,16 @@ struct SyntheticJob {
   bool fuse_wgrad = true;          // weights' gradients go to fp32 within their product; else added by a kernel
   bool tied_embedding = false;     // one weight for embedding and head, its gradients summed by both stages
   bool sequence_parallel = false;
+  // Experts in every layer instead of an MLP: a router, tokens to the experts and back (all to all), a grouped product.
+  std::int64_t experts = 0, experts_per_token = 2, expert_ffn = 0;  // 0 experts: none; expert_ffn 0: ffn
+  bool shared_expert = false;                                       // an MLP of width ffn beside them
+  bool grouped_gemm = true;  // the products of all experts of a rank are one kernel; else one each
+  double routing_skew = 0;   // standard deviation of the tokens that a rank's experts get, of their mean
   // The layout. Rank order: tp fastest, then dp, then pp. 1F1B; with several chunks a stage interleaved, sends and
   // receives beside the passes.
   std::int64_t tp = 2, pp = 2, dp = 2, num_microbatches = 4, chunks = 1, gpus_per_node = 8;
+  std::int64_t ep = 1;      // ranks that share the experts of a layer, of those of dp; each expert is split over tp
+  bool group_names = true;  // process groups have descriptions
   bool overlap_gradients = true;       // reduced while the backward pass goes on; else after it, on the main thread
   bool distributed_optimizer = false;  // gradients reduce-scattered, parameters gathered after the update
   std::int64_t bucket_parameters = 0;  // gradients are reduced once so many are complete; 0 = one bucket a layer

@@ -11,7 +11,9 @@
 namespace orrery {
 namespace {
 
-enum class Use : std::uint8_t { model, gradients, exchange, other };  // model: kernels and tensor-parallel collectives
+// model: kernels, and the collectives that layers have
+enum class Use : std::uint8_t { model, gradients, expert_gradients, exchange, other };
+bool reduces(Use u) { return u == Use::gradients || u == Use::expert_gradients; }
 
 struct Call {           // one launch
   Ns at;                // begin of the call
@@ -674,11 +676,11 @@ class RankDissector {
       mine.push_back(i);
     }
     for (std::size_t k = 0; k < mine.size(); ++k) {
-      if (calls[mine[k]].use != Use::gradients) continue;
+      if (!reduces(calls[mine[k]].use)) continue;
       std::size_t from = k;
       while (from > 0 && packing(calls[mine[from - 1]].task)) --from;
       std::size_t to = k;
-      while (to + 1 < mine.size() && calls[mine[to + 1]].use == Use::gradients) ++to;
+      while (to + 1 < mine.size() && calls[mine[to + 1]].use == calls[mine[k]].use) ++to;
       const std::uint32_t low = from == 0 ? 0 : end_of_call(calls[mine[from - 1]]);
       const std::uint32_t high = local.at(calls[mine[from]].begin);
       std::uint32_t first = low;
@@ -802,8 +804,11 @@ Result<Anatomy> dissect_job(const TraceSet& traces, const GraphBuild& build, con
                            : row.group == kNone                        ? GroupRole::other
                                                                        : layout.role[row.group];
     Use u = Use::other;
-    if (role == GroupRole::tensor) u = Use::model;
+    if (role == GroupRole::tensor || role == GroupRole::expert || role == GroupRole::expert_tensor ||
+        role == GroupRole::expert_model)
+      u = Use::model;
     if (role == GroupRole::data) u = Use::gradients;
+    if (role == GroupRole::expert_data) u = Use::expert_gradients;
     if (role == GroupRole::pipeline) u = Use::exchange;
     use[row.node] = use[row.last] = u;
   }

@@ -33,12 +33,7 @@ class Editor : public ProgramEditor {
                was_split = old.dims.sequence_parallel && old.layout.tp > 1;
     if (!tensor && old.layout.tp > 1) drop(GroupRole::tensor);
     if (!stages && old.layout.pp > 1) drop(GroupRole::embedding);
-    if (!data && old.layout.dp > 1) {
-      drop(GroupRole::data);
-      for (auto& rank : p.anatomy.ranks)
-        for (Piece& piece : rank.pieces)
-          if (piece.kind == PieceKind::bucket) piece.step = -1;
-    }
+    if (!data && old.layout.dp > 1) drop_reductions(GroupRole::data);
     if (tensor && old.layout.tp == 1) {
       if (Status s = add_tensor(split); !s) return tl::unexpected(s.error());
     } else if (split && !was_split) {
@@ -46,11 +41,19 @@ class Editor : public ProgramEditor {
     } else if (was_split && tensor && !split) {
       join_sequence();
     }
+    const bool copies = own_experts() && now.layout.expert_replicas() > 1;
+    if (own_experts() && old.layout.expert_replicas() > 1 && !copies) drop_reductions(GroupRole::expert_data);
+    if (copies && old.layout.expert_replicas() == 1) {
+      add_expert_data();
+      if (now.layout.distributed_optimizer) gather_parameters(GroupRole::expert_data);
+    }
     if (data && old.layout.dp == 1) {
       add_data();
-      if (now.layout.distributed_optimizer) gather_parameters();
+      if (now.layout.distributed_optimizer) gather_parameters(GroupRole::data);
     } else if (data && now.layout.distributed_optimizer != old.layout.distributed_optimizer) {
       shard_optimizer(now.layout.distributed_optimizer);
+      if (copies && old.layout.expert_replicas() > 1)
+        shard_optimizer(now.layout.distributed_optimizer, GroupRole::expert_data);
     }
     if (stages && old.layout.pp == 1) add_stages();
     change_norm();
@@ -354,6 +357,37 @@ class Editor : public ProgramEditor {
                             stage == s.layout.pp - 1 && !(stage == 0 && s.tied_embedding), s.gated_mlp, s.positions);
   }
 
+  // Whether gradients of experts are reduced over replicas of their own.
+  bool own_experts() const { return old.expert_tp > 0 && old.layout.ep > 1; }
+
+  void drop_reductions(GroupRole role) {
+    drop(role);
+    for (std::uint32_t r = 0; r < p.anatomy.ranks.size(); ++r)
+      for (std::uint32_t k = 0; k < p.anatomy.ranks[r].pieces.size(); ++k) {
+        Piece& piece = p.anatomy.ranks[r].pieces[k];
+        bool its = false;
+        for (std::uint32_t i = 0; i < p.pieces[r][k].count; ++i)
+          its = its || (communicates(item_at(r, k, i)) && role_of(item_at(r, k, i)) == role);
+        if (piece.kind == PieceKind::bucket && its) piece.step = -1;
+      }
+  }
+
+  void add_expert_data() {
+    const std::uint32_t reduce = collective(
+        GroupRole::expert_data, now.layout.distributed_optimizer ? CommOp::reduce_scatter : CommOp::all_reduce,
+        MadeTask::Size::bucket, {}, 4);
+    p.expert_bucket_parameters = std::max(40e6, 1e6 * static_cast<double>(now.layout.dp));
+    for (std::uint32_t r = 0; r < p.pieces.size(); ++r) {
+      Block block;
+      launch_made(block, reduce, thread(1));
+      add_piece(r, {PieceKind::bucket, 0, 0, -1}, std::move(block));
+    }
+    each_end([&](std::uint32_t r, std::uint32_t k) {
+      wait_for(block_before(r, k, first_update(r, k)), lane_of(GroupRole::expert_data), thread(0));
+    });
+    say("reductions of experts' gradients");
+  }
+
   // Buckets of gradients, reduced while backward goes on, as Megatron-LM has them (overlap_grad_reduce): scaled by the
   // number of replicas, then reduced; waited for at the end.
   void add_data() {
@@ -362,7 +396,9 @@ class Editor : public ProgramEditor {
     for (std::uint32_t r = 0; r < p.pieces.size(); ++r)
       for (std::uint32_t k = 0; k < p.pieces[r].size(); ++k) {
         if (p.anatomy.ranks[r].pieces[k].kind != PieceKind::step_begin) continue;
-        parameters += stage_parameters_of(old, p.stage[r]);
+        parameters +=
+            stage_parameters_of(old, p.stage[r]) +
+            expert_parameters(old, static_cast<double>(old.layout.layers) / static_cast<double>(old.layout.pp));
         for (std::uint32_t i = 0; i < p.pieces[r][k].count; ++i) {
           const Item& x = item_at(r, k, i);
           if (!is_host(x) && x.node < job.parameter.size() && job.parameter[x.node] != 0)
@@ -396,7 +432,7 @@ class Editor : public ProgramEditor {
   }
 
   // After the optimizer, bucket by bucket, all parameters in the type that they are used in.
-  void gather_parameters() {
+  void gather_parameters(GroupRole role) {
     each_end([&](std::uint32_t r, std::uint32_t k) {
       const std::int32_t step = p.anatomy.ranks[r].pieces[k].step;
       double buckets = 0;
@@ -404,11 +440,13 @@ class Editor : public ProgramEditor {
         buckets += piece.kind == PieceKind::bucket && piece.step == step ? 1 : 0;
       if (p.bucket_parameters > 0 || buckets == 0) {
         const double size = std::max(40e6, 1e6 * static_cast<double>(now.layout.dp));
-        buckets = std::max(1.0, std::round(stage_parameters_of(now, 0) / size));
+        const double layers = static_cast<double>(now.layout.layers) / static_cast<double>(now.layout.pp);
+        const double all = role == GroupRole::data ? stage_parameters_of(now, 0) : expert_parameters(now, layers);
+        buckets = std::max(1.0, std::round(all / size));
       }
-      const std::uint32_t made = collective(GroupRole::data, CommOp::all_gather, MadeTask::Size::stage_parameters, {},
-                                            element_bytes() / buckets);
-      const std::uint32_t at = after_update(r, k), lane = lane_of(GroupRole::data);
+      const auto of = role == GroupRole::data ? MadeTask::Size::stage_parameters : MadeTask::Size::expert_parameters;
+      const std::uint32_t made = collective(role, CommOp::all_gather, of, {}, element_bytes() / buckets);
+      const std::uint32_t at = after_update(r, k), lane = lane_of(role);
       Block& block = block_before(r, k, at);
       for (int n = 0; n < static_cast<int>(buckets); ++n) launch_made(block, made, thread(0));
       wait_for(block, lane, thread(0));
@@ -417,20 +455,20 @@ class Editor : public ProgramEditor {
             g.at_begin[item_at(r, k, i).node] == 0)
           edit(r, k).more.push_back({i, {EdgeKind::sync, false, lane, 0, kSyncLag}});
     });
-    say("gathers of parameters");
+    say(role == GroupRole::data ? "gathers of parameters" : "gathers of experts' parameters");
   }
 
-  void shard_optimizer(bool on) {
+  void shard_optimizer(bool on, GroupRole role = GroupRole::data) {
     bool gathered = false;
     each_collective([&](std::uint32_t r, std::uint32_t k, std::uint32_t i) {
       const Item& x = item_at(r, k, i);
-      if (role_of(x) != GroupRole::data || bytes_of(x) <= 1024) return;
-      if (on && op_of(x) == CommOp::all_reduce) replace(r, k, i, CommOp::reduce_scatter, GroupRole::data);
+      if (role_of(x) != role || bytes_of(x) <= 1024) return;
+      if (on && op_of(x) == CommOp::all_reduce) replace(r, k, i, CommOp::reduce_scatter, role);
       if (on && op_of(x) == CommOp::all_gather) gathered = true;
-      if (!on && op_of(x) == CommOp::reduce_scatter) replace(r, k, i, CommOp::all_reduce, GroupRole::data);
+      if (!on && op_of(x) == CommOp::reduce_scatter) replace(r, k, i, CommOp::all_reduce, role);
       if (!on && op_of(x) == CommOp::all_gather) remove(r, k, i);
     });
-    if (on && !gathered) gather_parameters();
+    if (on && !gathered) gather_parameters(role);
   }
 
   // ---- pipeline ----
@@ -523,7 +561,8 @@ class Editor : public ProgramEditor {
 bool collectives_differ(const JobModel& job, const JobShape& next) {
   const JobLayout &a = job.base.layout, &b = next.layout;
   const auto differs = [](std::int64_t x, std::int64_t y) { return (x > 1) != (y > 1); };
-  return differs(a.tp, b.tp) || differs(a.pp, b.pp) || differs(a.dp, b.dp) ||
+  const bool experts = job.base.expert_tp > 0 && a.ep > 1 && differs(a.expert_replicas(), b.expert_replicas());
+  return experts || differs(a.tp, b.tp) || differs(a.pp, b.pp) || differs(a.dp, b.dp) ||
          a.distributed_optimizer != b.distributed_optimizer ||
          job.base.dims.sequence_parallel != next.dims.sequence_parallel;
 }
@@ -533,7 +572,7 @@ Result<Program> edit_collectives(const TraceSet& traces, const GraphBuild& build
                                  const CollectiveOptions& options) {
   if (Status s = check_sharding(build, job.base.layout, job.program); !s) return tl::unexpected(s.error());
   const JobLayout& l = next.layout;
-  for (const GroupRole role : {GroupRole::tensor, GroupRole::data, GroupRole::embedding}) {
+  for (const GroupRole role : {GroupRole::tensor, GroupRole::data, GroupRole::embedding, GroupRole::expert_data}) {
     const Placement where = l.placement(role);
     if (where.members < 2 || job.base.layout.placement(role).members > 1) continue;
     if (transfer_ns(job.net, Pattern::all_reduce, 1e6, where) < 0)

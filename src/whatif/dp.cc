@@ -20,7 +20,14 @@ Result<Changed> change_dp(const TraceSet& traces, GraphBuild& build, JobLayout& 
   const NetworkModel net = learn_network(traces, build, layout);
   JobLayout next = layout;
   next.dp = dp;
-  next.world = layout.tp * layout.pp * dp;
+  next.world = layout.tp * layout.pp * layout.cp * dp;
+  if (next.tp * next.cp * dp % (next.ep * next.etp) != 0)
+    return fail(std::to_string(next.tp * next.cp * dp) + " ranks of a stage are not divisible by the " +
+                    std::to_string(next.ep * next.etp) + " that share its experts",
+                "--dp " + std::to_string(dp));
+  if (layout.ep > 1 && layout.expert_replicas() == 1)
+    return fail("experts have no replicas yet: the reduction of their gradients is not in the traces",
+                "--dp " + std::to_string(dp));
   ExecGraph& g = build.graph;
   const Communication& c = build.communication;
   Changed changed;

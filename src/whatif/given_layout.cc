@@ -8,7 +8,7 @@ namespace orrery {
 namespace {
 
 constexpr std::string_view kKeys =
-    "tp, pp, dp, layers, num-microbatches, gpus-per-node, schedule, hidden, ffn, heads, kv-heads, head-dim, "
+    "tp, pp, dp, cp, ep, layers, num-microbatches, gpus-per-node, schedule, hidden, ffn, heads, kv-heads, head-dim, "
     "seq-length, "
     "micro-batch-size, vocab, sequence-parallel, recompute, distributed-optimizer";
 
@@ -32,6 +32,8 @@ struct Number {
 constexpr Number kNumbers[] = {{"tp", &GivenLayout::tp},
                                {"pp", &GivenLayout::pp},
                                {"dp", &GivenLayout::dp},
+                               {"cp", &GivenLayout::cp},
+                               {"ep", &GivenLayout::ep},
                                {"layers", &GivenLayout::layers},
                                {"num-microbatches", &GivenLayout::num_microbatches},
                                {"gpus-per-node", &GivenLayout::gpus_per_node}};
@@ -135,18 +137,23 @@ Status apply(const GivenLayout& given, JobLayout& layout) {
   };
   const Degree degrees[] = {{given.tp, &JobLayout::tp, "tp", "tensor parallel"},
                             {given.pp, &JobLayout::pp, "pp", "pipeline"},
-                            {given.dp, &JobLayout::dp, "dp", "data parallel"}};
+                            {given.dp, &JobLayout::dp, "dp", "data parallel"},
+                            {given.cp, &JobLayout::cp, "cp", "context parallel"},
+                            {given.ep, &JobLayout::ep, "ep", "expert parallel"}};
+  const auto shares_ranks = [](const Degree& d) { return d.key != "ep"; };  // experts are on the ranks of the others
   const auto doubt_of = [&](std::string_view begin) {
     return std::find_if(layout.doubts.begin(), layout.doubts.end(),
                         [&](const std::string& d) { return d.starts_with(begin); });
   };
   std::int64_t product = 1;
   for (const Degree& d : degrees)
-    product *= std::min(d.said.value_or(layout.*d.at), kLargest / std::max<std::int64_t>(1, product));
+    if (shares_ranks(d))
+      product *= std::min(d.said.value_or(layout.*d.at), kLargest / std::max<std::int64_t>(1, product));
   if (product != layout.world) {
     std::string text;
     for (const Degree& d : degrees)
-      text += (text.empty() ? "" : " * ") + std::string(d.key) + " " + std::to_string(d.said.value_or(layout.*d.at));
+      if (shares_ranks(d) && (d.key != "cp" || d.said || layout.cp > 1))
+        text += (text.empty() ? "" : " * ") + std::string(d.key) + " " + std::to_string(d.said.value_or(layout.*d.at));
     return fail(text + " are not the job's " + std::to_string(layout.world) + " ranks", "", "--layout tp=N,pp=N,dp=N");
   }
   for (const Degree& d : degrees) {

@@ -15,7 +15,7 @@
 namespace orrery {
 
 struct GivenLayout {
-  std::optional<std::int64_t> tp, pp, dp;
+  std::optional<std::int64_t> tp, pp, dp, cp, ep;
   std::optional<std::int64_t> layers;            // of the whole model
   std::optional<std::int64_t> num_microbatches;  // of one pipeline, per step
   std::optional<std::int64_t> gpus_per_node;
@@ -27,8 +27,8 @@ struct GivenLayout {
   bool empty() const;
 };
 
-// Keys: tp, pp, dp, layers, num-microbatches (microbatches), gpus-per-node, schedule (1f1b, interleaved:V), hidden,
-// ffn, heads, kv-heads, head-dim, seq-length (seq), micro-batch-size, vocab, sequence-parallel, recompute,
+// Keys: tp, pp, dp, cp, ep, layers, num-microbatches (microbatches), gpus-per-node, schedule (1f1b, interleaved:V),
+// hidden, ffn, heads, kv-heads, head-dim, seq-length (seq), micro-batch-size, vocab, sequence-parallel, recompute,
 // distributed-optimizer; on, off for the last but one and the third from last. Errors: an unknown key (with those there
 // are), one twice, a value that is none.
 Result<GivenLayout> parse_layout(std::string_view text);

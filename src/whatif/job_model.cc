@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "base/median.h"
 #include "whatif/collective_edits.h"
@@ -14,7 +15,7 @@ namespace orrery {
 namespace {
 
 std::string key_of(const Work& w) {
-  std::string key{static_cast<char>(w.kind), w.parameters ? '1' : '0'};
+  std::string key{static_cast<char>(w.kind), w.parameters ? '1' : '0', w.experts ? '1' : '0'};
   for (const Term* t : {&w.m, &w.n, &w.k, &w.batch}) {
     key += std::to_string(t->factor) + ":";
     for (const std::int8_t e :
@@ -30,11 +31,17 @@ WorkSize size_of(const Work& w, const Dims& d, int bytes) {
 
 // A weight's gradient: a product over the tokens.
 bool is_weight_gradient(const Work& w) {
-  return w.kind == WorkKind::gemm && !w.parameters && w.k.seq > 0 && w.m.seq == 0 && w.n.seq == 0 && w.batch == Term{};
+  return w.kind == WorkKind::gemm && !w.parameters && !w.experts && w.k.seq > 0 && w.m.seq == 0 && w.n.seq == 0 &&
+         w.batch == Term{};
+}
+
+bool is_expert_gradient(const Work& w) {
+  return w.kind == WorkKind::gemm && w.experts && w.k.seq > 0 && w.m.seq == 0 && w.n.seq == 0;
 }
 
 bool knows_dimensions(const Dims& d) {
-  return d.hidden > 0 && d.ffn > 0 && d.heads > 0 && d.head_dim > 0 && d.vocab > 0;
+  return d.hidden > 0 && (d.ffn > 0 || d.expert_width > 0 || d.router > 0) && d.heads > 0 && d.head_dim > 0 &&
+         d.vocab > 0;
 }
 
 // The schedule whose order of passes all ranks have.
@@ -309,6 +316,7 @@ Status check_dimensions(const JobModel& job, const JobShape& next) {
         Needed{a.heads, b.heads, "heads", "heads"}, Needed{a.head_dim, b.head_dim, "head dimension", "head-dim"},
         Needed{a.vocab, b.vocab, "vocabulary", "vocab"}}) {
     if (!any || n.before > 0) continue;
+    if (job.base.expert_tp > 0 && std::string_view(n.key) == "ffn") continue;  // experts are all there is
     missing += (missing.empty() ? "" : ", ") + std::string(n.what);
     keys += (keys.empty() ? "" : ",") + std::string(n.key) + "=N";
   }
@@ -321,6 +329,8 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
                            const GivenLayout& given, const Overlap& overlap) {
   JobModel job;
   const ExecGraph& g = build.graph;
+  if (layout.cp > 1)
+    return fail("context parallelism (" + std::to_string(layout.cp) + " ranks share a sequence) is not modelled");
   if (layout.pp > 1)
     for (const CommRow& row : build.communication.rows)
       if (row.launched && row.parts == 0 && is_point_to_point(row.op))
@@ -408,6 +418,12 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   job.base.dims = job.shape.dims;
   job.base.dims.tp = static_cast<double>(layout.tp);
   job.base.dims.dp = static_cast<double>(layout.dp);
+  if (job.shape.experts) {
+    job.base.expert_tp = layout.tp;
+    // experts that all replicas have go with what else these have
+    double& width = job.base.dims.expert_width;
+    if (layout.ep == 1) job.base.dims.router += std::exchange(width, 0.0);
+  }
   job.base.gated_mlp = job.shape.gated_mlp;
   job.base.positions = static_cast<double>(job.shape.positions);
   if (job.shape.recompute == "full") job.base.recompute = Recompute::full;
@@ -447,7 +463,8 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
       if (gpu == nullptr) gpu = find_gpu(d.name);
   job.weight.assign(g.size(), 0);
   for (std::uint32_t n = 0; n < g.size(); ++n)
-    job.weight[n] = job.sample_of[n] != kNone && is_weight_gradient(job.work[job.sample_of[n]]);
+    job.weight[n] = job.sample_of[n] != kNone &&
+                    (is_weight_gradient(job.work[job.sample_of[n]]) || is_expert_gradient(job.work[job.sample_of[n]]));
   mark_weight_gradients(job.program, traces, build, job.weight);
   if (gpu == nullptr)
     job.shape.doubts.push_back(
@@ -516,6 +533,7 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
   const int bytes = job.shape.dtype_bytes > 0 ? static_cast<int>(job.shape.dtype_bytes) : 2;
   std::vector<double> factor(job.samples.size(), 1), relative(job.samples.size(), 0), total(job.samples.size(), 0);
   std::vector<float> ready(job.samples.size(), 0), ready_before(job.samples.size(), 0);
+  std::vector<std::uint8_t> expert(job.samples.size(), 0);
   for (std::size_t s = 0; s < job.samples.size(); ++s) {
     const bool split = next.dims.sequence_parallel && !job.base.dims.sequence_parallel;
     const WorkSize now = size_of(split ? job.split_work[s] : job.work[s], next.dims, bytes);
@@ -523,6 +541,11 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
       if (!waits_for_embedding(job.work[s], next)) ready[s] = static_cast<float>(now.m * now.n);
       if (!waits_for_embedding(job.work[s], job.base))
         ready_before[s] = static_cast<float>(job.samples[s].size.m * job.samples[s].size.n);
+    }
+    if (is_expert_gradient(job.work[s])) {
+      expert[s] = job.base.layout.ep > 1;
+      ready[s] = static_cast<float>(now.m * now.n * now.batch);
+      ready_before[s] = static_cast<float>(job.samples[s].size.m * job.samples[s].size.n * job.samples[s].size.batch);
     }
     if (table != nullptr) {
       if (const CostRow* row = table->lookup(job.names[job.samples[s].name], shape_text(now)); row != nullptr) {
@@ -541,6 +564,7 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
   rates.factor.assign(g.size(), 1);
   rates.ready.assign(g.size(), 0);
   rates.ready_before.assign(g.size(), 0);
+  rates.expert.assign(job.base.expert_tp > 0 ? g.size() : 0, 0);
   double all = 0;
   for (std::uint32_t n = 0; n < g.size(); ++n) {
     const std::uint32_t s = job.sample_of[n];
@@ -548,6 +572,7 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
     rates.factor[n] = static_cast<float>(factor[s]);
     rates.ready[n] = ready[s];
     rates.ready_before[n] = ready_before[s];
+    if (!rates.expert.empty()) rates.expert[n] = expert[s];
     total[s] += static_cast<double>(g.duration[n]) * factor[s];
     all += static_cast<double>(g.duration[n]) * factor[s];
   }
@@ -562,6 +587,9 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
 
 Result<Rebuilt> rebuild_as(const TraceSet& traces, const GraphBuild& build, const JobModel& job, const JobShape& next,
                            const CostTable* table, const RebuildOptions& options, RatesError& error) {
+  if (job.shape.experts && (job.shape.local_experts == 0 || job.shape.expert_width == 0 || job.shape.routed == 0))
+    return fail("the traces do not tell the number, the width or the tokens of the job's experts", "",
+                "record input shapes (record_shapes=True)");
   const Rates rates = rates_for(job, build, next, table, error);
   const bool collectives = collectives_differ(job, next), recomputes = next.recompute != job.base.recompute;
   if (!collectives && !recomputes) return rebuild(traces, build, job.program, job.base, next, rates, job.net, options);

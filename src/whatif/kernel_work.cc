@@ -88,6 +88,9 @@ class Recogniser {
 
   Work work_of(std::uint32_t launch);
   Work linear_work(const Launch& l, const Anchor& a);
+  Work expert_work(const Launch& l, const Anchor& a);
+  Work router_work(const Launch& l, const Anchor& a);
+  Work routed_work(const Site& s);
   Work attention_work(const Launch& l, bool backward);
   Work batched_work(const Launch& l, const Gemm& g);
   Work copy_work(const Site& s, double bytes);
@@ -157,6 +160,58 @@ Work Recogniser::linear_work(const Launch& l, const Anchor& a) {
   if (g.m > 0 && a.place == Place::none) {
     for (const Place p : {Place::fc1, Place::fc2, Place::qkv, Place::head, Place::proj, Place::q, Place::kv})
       if (with_place(p)) return w;
+  }
+  return {};
+}
+
+// The rows are those that were sent to the rank, dealt to its experts: in each pass others, on average those of
+// ModelShape::routed. One kernel for all experts, or one each.
+Work Recogniser::expert_work(const Launch& l, const Anchor& a) {
+  if (!z_.known(z_.routed) || z_.local_experts < 1 || !z_.known(z_.expert_width) || !z_.known(z_.hidden)) return {};
+  const std::uint32_t kinds = a.backward ? 2 : 1;  // gradients of the input, then of the weight
+  const bool single = a.experts == 0;              // each expert's product is an operator of its own
+  const bool one_kernel = !single && a.gemms <= kinds;
+  const bool weight = a.backward && l.nth_gemm >= (a.gemms + 1) / 2;
+  const Term rows = constant(single ? 1 : 1 / z_.local_experts) * z_.routed;
+  const Term in = z_.width(a.place, false), out = z_.width(a.place, true);
+  Work w;
+  w.kind = WorkKind::gemm;
+  w.m = weight ? out : rows;
+  w.n = weight || a.backward ? in : out;
+  w.k = weight ? rows : a.backward ? out : in;
+  if (one_kernel) w.batch = constant(z_.local_experts);
+  w.experts = true;
+  return w;
+}
+
+Work Recogniser::router_work(const Launch& l, const Anchor& a) {
+  const auto experts = static_cast<double>(m_.router_width);
+  if (experts < 1 || !z_.known(z_.hidden)) return {};
+  const bool weight = a.backward && l.nth_gemm > 0;
+  Work w;
+  w.kind = WorkKind::gemm;
+  const Term rows = z_.split_tokens, out = constant(experts);
+  w.m = weight ? out : rows;
+  w.n = weight || a.backward ? z_.hidden : out;
+  w.k = weight ? rows : a.backward ? out : z_.hidden;
+  return w;
+}
+
+// What lies between the router and the next dense layer, by the rows of the tensors round it: as many as tokens are
+// sent, on average.
+Work Recogniser::routed_work(const Site& s) {
+  if (!z_.known(z_.routed)) return {};
+  const double mean = z_.value(z_.routed);
+  for (std::uint32_t p = s.l->op; p != kNone; p = o_.parent[p]) {
+    for (const Tensor& t : o_.tensors(p)) {
+      if (t.size() != 2 || t[1] < 1) continue;
+      const auto rows = static_cast<double>(t[0]), columns = static_cast<double>(t[1]);
+      const Term width = z_.is(z_.hidden, columns) ? z_.hidden : constant(columns);
+      if (z_.is(z_.split_tokens, rows)) return memory(z_.split_tokens * width);
+      // each pass has its own number; several experts, or parts of them, may have a tensor each
+      if (rows > mean / 4 && rows < 4 * mean) return memory(z_.routed * width);
+    }
+    if (p == s.l->node) break;
   }
   return {};
 }
@@ -366,6 +421,8 @@ Work Recogniser::work_of(std::uint32_t n) {
     const Anchor& a = o_.anchors[l.anchor];
     enter(l, a.place);
     s.spot.last = spot(l).last, s.spot.scores = spot(l).scores, s.spot.table = spot(l).table;
+    if ((k.flags & KernelName::gemm) != 0 && of_experts(a.place)) return expert_work(l, a);
+    if ((k.flags & KernelName::gemm) != 0 && a.place == Place::router) return router_work(l, a);
     if (a.attention && (k.flags & KernelName::attention) != 0) return attention_work(l, a.backward);
     const bool product = (k.flags & KernelName::gemm) != 0;
     if (a.attention && product) return batched_work(l, o_.gemm(l.op));
@@ -380,6 +437,9 @@ Work Recogniser::work_of(std::uint32_t n) {
     if ((s.chain & F::optimizer) != 0) return parameters(1);
     return {};
   }
+  const bool routed = of_experts(s.spot.last) || s.spot.last == Place::router;
+  if (routed && !s.spot.parameter && s.grid.blocks != 1)
+    if (const Work w = routed_work(s); w.kind != WorkKind::unknown) return w;
   return memory_work(s, n);
 }
 

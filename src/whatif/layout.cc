@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "whatif/expert_layout.h"
 #include "whatif/given_layout.h"
 
 namespace orrery {
@@ -22,6 +23,7 @@ GroupRole role_of_label(const CommGroup& g, std::int64_t world) {
   const std::string label = upper(g.label);
   const auto has = [&](std::string_view s) { return label.find(s) != std::string::npos; };
   if (has("EMBEDDING")) return GroupRole::embedding;
+  if (const auto role = expert_role_of_label(label)) return *role;
   if (has("TENSOR") || label == "TP" || has("MESH_TP")) return GroupRole::tensor;
   if (has("PIPELINE") || label == "PP" || has("MESH_PP")) return GroupRole::pipeline;
   if (has("DATA_PARALLEL") || label == "DP" || has("MESH_DP")) return GroupRole::data;
@@ -31,8 +33,8 @@ GroupRole role_of_label(const CommGroup& g, std::int64_t world) {
 }
 
 struct Use {  // of one group, per rank that uses it
-  double calls = 0, bytes = 0;
-  bool reduces = false;
+  double calls = 0, bytes = 0, all_to_all = 0;
+  bool reduces = false, gathers = false, scatters = false;
 };
 
 std::int64_t stride_of(const std::vector<std::int64_t>& ranks) {
@@ -79,6 +81,18 @@ std::string_view name_of(GroupRole r) {
       return "world";
     case GroupRole::other:
       return "other";
+    case GroupRole::context:
+      return "context";
+    case GroupRole::expert:
+      return "expert";
+    case GroupRole::expert_tensor:
+      return "expert tensor";
+    case GroupRole::expert_model:
+      return "expert model";
+    case GroupRole::expert_data:
+      return "expert data";
+    case GroupRole::expert_stages:
+      return "expert stages";
   }
   return "";
 }
@@ -86,6 +100,10 @@ std::string_view name_of(GroupRole r) {
 Placement JobLayout::placement(GroupRole r) const {
   const std::int64_t dp_stride = pipeline_outermost ? tp : tp * pp;
   const std::int64_t pp_stride = stage_stride();
+  // experts are dealt to the ranks of a stage in their order
+  const auto among_stage = [&](std::int64_t stride) {
+    return pipeline_outermost || stride < tp * cp ? stride : stride * pp;
+  };
   // of n ranks `stride` apart, those in the server of the first
   const auto place = [&](std::int64_t n, std::int64_t stride) {
     return Placement{n, std::clamp<std::int64_t>(gpus_per_node / std::max<std::int64_t>(1, stride), 1, n)};
@@ -94,7 +112,19 @@ Placement JobLayout::placement(GroupRole r) const {
     case GroupRole::tensor:
       return place(tp, 1);
     case GroupRole::data:
-      return place(dp, dp_stride);
+      return place(dp * cp, dp_stride);  // contexts hold the same weights
+    case GroupRole::context:
+      return place(cp, tp);
+    case GroupRole::expert:
+      return place(ep, among_stage(etp));
+    case GroupRole::expert_tensor:
+      return place(etp, 1);
+    case GroupRole::expert_model:
+      return place(ep * etp, 1);
+    case GroupRole::expert_data:
+      return place(expert_replicas(), among_stage(ep * etp));
+    case GroupRole::expert_stages:
+      return place(ep * etp * pp, 1);
     case GroupRole::pipeline:
       return place(std::min<std::int64_t>(pp, 2), pp_stride);  // a stage and the next
     case GroupRole::embedding:
@@ -112,7 +142,11 @@ Placement JobLayout::placement(GroupRole r) const {
 
 GroupRole role_of(const JobLayout& layout, const Communication& c, const Meeting& m) {
   const CommRow& row = c.rows[c.members[m.first].row];
-  if (row.parts != 0 || is_point_to_point(m.op)) return GroupRole::pipeline;
+  if (row.parts != 0 || is_point_to_point(m.op)) {
+    const std::uint32_t group = row.parts != 0 ? c.parts[row.first_part].group : m.group;
+    const bool context = group != kNone && layout.role[group] == GroupRole::context;
+    return context ? GroupRole::context : GroupRole::pipeline;
+  }
   return m.group == kNone ? GroupRole::other : layout.role[m.group];
 }
 
@@ -130,7 +164,7 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
     stated = std::max(stated, t.world_size);
   }
   if (stated == 0 && given.tp && given.pp && given.dp) {  // some of its ranks are here
-    const std::int64_t said = multiplied({*given.tp, *given.pp, *given.dp});
+    const std::int64_t said = multiplied({*given.tp, *given.pp, *given.dp, given.cp.value_or(1)});
     if (said < l.world)
       return fail("rank " + std::to_string(l.world - 1) + " is in the traces of a job that is said to have " +
                       std::to_string(said) + " ranks",
@@ -152,6 +186,7 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
     l.doubts.push_back("GPUs of a server: taken as " + std::to_string(l.gpus_per_node));
   }
 
+  const ExpertNames experts = read_expert_names(traces);
   std::vector<Use> use(c.groups.size());
   std::vector<std::set<std::uint32_t>> users(c.groups.size());
   for (const CommRow& row : c.rows) {
@@ -159,6 +194,9 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
     Use& u = use[row.group];
     ++u.calls;
     u.bytes += static_cast<double>(std::max<std::int64_t>(row.bytes, 0));
+    u.all_to_all += row.op == CommOp::all_to_all ? 1 : 0;
+    u.gathers |= row.op == CommOp::all_gather;
+    u.scatters |= row.op == CommOp::reduce_scatter;
     u.reduces |= row.op == CommOp::reduce_scatter || row.op == CommOp::all_reduce;
     users[row.group].insert(row.rank);
   }
@@ -166,9 +204,34 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
     const double n = std::max<double>(1, static_cast<double>(users[k].size()));
     use[k].calls /= n;
     use[k].bytes /= n;
+    use[k].all_to_all /= n;
     l.role.push_back(c.groups[k].inferred ? GroupRole::other : role_of_label(c.groups[k], l.world));
     if (c.groups[k].inferred && c.groups[k].size == l.world && l.world > 1) l.role[k] = GroupRole::world;
+    // tokens travel all to all, and little else does within a group that does so
+    const bool unknown = l.role[k] == GroupRole::other || l.role[k] == GroupRole::world;
+    if (!unknown || use[k].all_to_all <= use[k].calls / 2 || c.groups[k].size < 2) continue;
+    if (given.ep ? c.groups[k].size != *given.ep : !experts.experts) continue;
+    l.role[k] = GroupRole::expert;
+    l.doubts.push_back("expert parallel " + std::to_string(c.groups[k].size) + ": ranks that exchange all to all");
   }
+
+  // Contexts: their groups are listed whether or not anything of them was recorded.
+  for (const RankTrace& t : traces.ranks)
+    for (const ProcessGroup& group : t.groups)
+      if (expert_role_of_label(upper(group.desc)) == GroupRole::context && group.size <= l.world)
+        l.cp = std::max(l.cp, group.size);
+  for (std::size_t k = 0; k < c.groups.size(); ++k)
+    if (l.role[k] == GroupRole::context && c.groups[k].size <= l.world) l.cp = std::max(l.cp, c.groups[k].size);
+  if (given.cp && l.cp == 1) l.cp = *given.cp;
+  // Sends round the ranks that share a sequence are not between stages.
+  bool round_contexts = false;
+  const auto within_context = [&](std::int64_t a, std::int64_t b, std::uint32_t group) {
+    const std::int64_t tp = given.tp.value_or(1), block = tp * l.cp;
+    const bool within = (group != kNone && l.role[group] == GroupRole::context) ||
+                        (given.cp && l.cp > 1 && a / block == b / block && (b - a) % tp == 0);
+    round_contexts = round_contexts || within;
+    return within;
+  };
 
   // Pipelines: ranks that sends and receives connect.
   std::vector<std::int64_t> home(static_cast<std::size_t>(l.world));
@@ -181,7 +244,7 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
   for (const CommRow& row : c.rows)
     for (std::uint32_t k = 0; k < row.parts; ++k) {
       const std::int64_t a = g.ranks[row.rank].rank, b = c.parts[row.first_part + k].peer;
-      if (b < 0 || b >= l.world || a < 0) continue;
+      if (b < 0 || b >= l.world || a < 0 || within_context(a, b, c.parts[row.first_part + k].group)) continue;
       ++distances[std::abs(a - b)];
       const std::int64_t x = find(a), y = find(b);
       home[static_cast<std::size_t>(std::max(x, y))] = std::min(x, y);
@@ -228,11 +291,18 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
     return n;
   };
   l.tp = size_of(GroupRole::tensor);
-  l.dp = size_of(GroupRole::data);
+  for (std::size_t k = 0; k < c.groups.size(); ++k) {
+    if (l.role[k] != GroupRole::data || use[k].calls == 0) continue;
+    const bool contexts = upper(c.groups[k].label).find("CP") != std::string::npos;  // gradients are reduced over both
+    l.dp = std::max(l.dp, c.groups[k].size / (contexts && c.groups[k].size % l.cp == 0 ? l.cp : 1));
+  }
   if (l.tp == 1 && given.tp) l.tp = *given.tp;
   if (l.dp == 1 && given.dp) l.dp = *given.dp;
-  if (l.tp * l.pp * l.dp != l.world) {
+  if (l.tp * l.pp * l.dp * l.cp != l.world) {
+    // Layers call their tensor group at least as often as they send tokens to experts.
     double most = 0;
+    for (std::size_t k = 0; k < c.groups.size(); ++k)
+      if (l.role[k] == GroupRole::expert) most = std::max(most, use[k].calls / 2);
     std::int64_t tensor = 1;
     for (std::size_t k = 0; k < c.groups.size(); ++k) {
       const bool neighbours = stride_of(c.groups[k].ranks) == 1 && c.groups[k].size < l.world;
@@ -240,19 +310,20 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
       most = use[k].calls;
       tensor = c.groups[k].size;
     }
-    if (l.tp == 1 && tensor > 1 && l.world % (l.pp * tensor) == 0) {
+    if (l.tp == 1 && tensor > 1 && l.world % (l.pp * l.cp * tensor) == 0) {
       l.tp = tensor;
       l.doubts.push_back("tensor parallel " + std::to_string(tensor) + ": the neighbours that call each other most");
     }
-    if (l.world % (l.tp * l.pp) != 0) {
-      return fail("the job's layout cannot be told: tensor " + std::to_string(l.tp) + " and pipeline " +
+    const std::string contexts = l.cp > 1 ? ", context " + std::to_string(l.cp) : "";
+    if (l.world % (l.tp * l.pp * l.cp) != 0) {
+      return fail("the job's layout cannot be told: tensor " + std::to_string(l.tp) + contexts + " and pipeline " +
                       std::to_string(l.pp) + " do not divide " + std::to_string(l.world) + " ranks",
                   "", "are all of the job's process groups in the traces? else say --layout tp=N,pp=N,dp=N");
     }
-    const std::int64_t left = l.world / (l.tp * l.pp);
+    const std::int64_t left = l.world / (l.tp * l.pp * l.cp);
     if (given.dp && *given.dp != left)
-      return fail("--layout says dp=" + std::to_string(*given.dp) + "; beside tp " + std::to_string(l.tp) + " and pp " +
-                  std::to_string(l.pp) + " the job's " + std::to_string(l.world) + " ranks leave " +
+      return fail("--layout says dp=" + std::to_string(*given.dp) + "; beside tp " + std::to_string(l.tp) + contexts +
+                  " and pp " + std::to_string(l.pp) + " the job's " + std::to_string(l.world) + " ranks leave " +
                   std::to_string(left));
     l.dp = left;
     if (l.dp > 1 && !given.dp)
@@ -262,7 +333,12 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
   if (!distances.empty() && l.pp > 1 && l.dp > 1) {
     const auto most = std::max_element(distances.begin(), distances.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
-    l.pipeline_outermost = most->first % (l.tp * l.dp) == 0 || most->first > l.tp;
+    l.pipeline_outermost = most->first % (l.tp * l.cp * l.dp) == 0 || most->first > l.tp * l.cp;
+  }
+  if (Status s = settle_experts(traces, c, experts, l); !s) return tl::unexpected(s.error());
+  if (l.ep == 1 && given.ep && *given.ep > 1) {
+    l.ep = *given.ep;
+    if (Status s = settle_experts(traces, c, experts, l); !s) return tl::unexpected(s.error());
   }
   // groups without a description, by size and stride
   const auto stage_of = [&](std::int64_t r) { return l.stage_of(r); };
@@ -277,9 +353,16 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
     const std::int64_t n = c.groups[k].size, stride = stride_of(c.groups[k].ranks);
     const std::int64_t dp_stride = l.pipeline_outermost ? l.tp : l.tp * l.pp;
     const std::int64_t pp_stride = l.stage_stride();
+    const std::int64_t replicas = l.expert_replicas();
     if (n == l.tp && stride == 1 && l.tp > 1) {
       l.role[k] = GroupRole::tensor;
-    } else if (n == l.dp && stride == dp_stride && l.dp > 1) {
+    } else if (n == l.cp && stride == l.tp && l.cp > 1) {
+      l.role[k] = GroupRole::context;
+    } else if (given.ep && n == l.ep && l.ep > 1 && stride == l.etp && use[k].gathers && use[k].scatters) {
+      l.role[k] = GroupRole::expert;
+    } else if (l.ep > 1 && replicas > 1 && n == replicas && use[k].reduces && n != l.dp * l.cp) {
+      l.role[k] = GroupRole::expert_data;
+    } else if (n == l.dp * l.cp && stride == dp_stride && n > 1) {
       l.role[k] = GroupRole::data;
     } else if (n == 2 && l.pp > 1 && stride == pp_stride * (l.pp - 1)) {
       l.role[k] = use[k].bytes > 1e6 ? GroupRole::embedding : GroupRole::pipeline;
@@ -302,6 +385,12 @@ Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& bui
       if (l.role[k] == r && use[k].calls > 0) return true;
     return false;
   };
+  if (listed && given.cp && *given.cp > 1 && !used(GroupRole::context) && !round_contexts)
+    return fail("--layout says cp=" + std::to_string(*given.cp) + ", but no " + std::to_string(*given.cp) +
+                " ranks share a sequence in the traces");
+  if (listed && given.ep && *given.ep > 1 && !used(GroupRole::expert) && experts.ep == 0)
+    return fail("--layout says ep=" + std::to_string(*given.ep) + ", but no " + std::to_string(*given.ep) +
+                " ranks exchange tokens of experts in the traces");
   if (listed && given.tp && *given.tp > 1 && !used(GroupRole::tensor))
     return fail("--layout says tp=" + std::to_string(*given.tp) + ", but no " + std::to_string(*given.tp) +
                 " neighbours call each other in the traces");

@@ -1,5 +1,6 @@
 // How the ranks of a job share its work: what a what-if of the layout starts from.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,11 +13,28 @@
 
 namespace orrery {
 
-enum class GroupRole : std::uint8_t { tensor, data, pipeline, embedding, model, world, other };
+enum class GroupRole : std::uint8_t {
+  tensor,
+  data,
+  pipeline,
+  embedding,
+  model,
+  world,
+  other,
+  context,        // ranks that share a sequence
+  expert,         // ranks that share the experts of a layer: tokens go to them and come back
+  expert_tensor,  // ranks that share an expert
+  expert_model,   // both
+  expert_data,    // replicas of experts
+  expert_stages   // expert_model of all stages
+};
 std::string_view name_of(GroupRole r);
+inline bool is_of_experts(GroupRole r) { return r >= GroupRole::expert && r <= GroupRole::expert_stages; }
 
 struct JobLayout {
   std::int64_t world = 1, tp = 1, pp = 1, dp = 1;
+  std::int64_t cp = 1;           // ranks that share a sequence; next after tp in the order of ranks
+  std::int64_t ep = 1, etp = 1;  // ranks that share a layer's experts, and one expert; within the ranks of a stage
   std::int64_t gpus_per_node = 8;
   bool pipeline_outermost = true;      // rank order: tp fastest, then dp, then pp; else tp, pp, dp
   std::int64_t num_microbatches = 0;   // of one pipeline, per step; 0 = not told
@@ -27,8 +45,11 @@ struct JobLayout {
   std::vector<std::string> doubts;     // what was inferred, and from what
 
   // How far a stage is from the next, and the stage of a rank.
-  std::int64_t stage_stride() const { return pipeline_outermost ? tp * dp : tp; }
+  std::int64_t stage_stride() const { return pipeline_outermost ? tp * cp * dp : tp * cp; }
   std::int64_t stage_of(std::int64_t rank) const { return rank / stage_stride() % pp; }
+
+  // Replicas of one expert: what its gradients are reduced over.
+  std::int64_t expert_replicas() const { return std::max<std::int64_t>(1, tp * cp * dp / (ep * etp)); }
 
   // Ranks of a group under this layout: how many there are, and how many share a server.
   Placement placement(GroupRole r) const;
@@ -38,7 +59,8 @@ struct JobLayout {
 // and receives, and the number of devices of a server. Errors: ranks whose groups do not multiply to the world.
 Result<JobLayout> recognise_layout(const TraceSet& traces, const GraphBuild& build);
 
-// What of the job's meetings a role is: point-to-point is the pipeline's, whatever group it uses.
+// What of the job's meetings a role is: point-to-point is the pipeline's, whatever group it uses, unless that is one of
+// ranks that share a sequence.
 GroupRole role_of(const JobLayout& layout, const Communication& c, const Meeting& m);
 
 // ---- learn_network.cc ----

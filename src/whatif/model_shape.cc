@@ -21,6 +21,9 @@ struct Facts {  // of one rank's share, as recorded
   Votes score_batch;                // sequences * heads of unfused attention
   Votes vocab_rows, position_rows;  // rows of embeddings
   Votes dtype;
+  Votes expert_up, expert_down, local_experts, router;
+  double expert_rows = 0, expert_uses = 0;  // of the first of their products: rows, and how many
+  std::uint64_t expert_ins = 0, expert_outs = 0;
   std::uint64_t fc1_linears = 0, fc2_linears = 0, batch_first = 0, seq_first = 0;
   std::uint64_t fused = 0, unfused = 0, gated_names = 0;
   std::uint64_t forward_linears = 0, backward_linears = 0;
@@ -37,15 +40,20 @@ void merge(Votes& a, const Votes& b) {
 
 void Facts::add(const Facts& o) {
   for (Votes Facts::*v :
-       {&Facts::seq, &Facts::mbs, &Facts::tokens, &Facts::heads, &Facts::kv_heads, &Facts::head_dim, &Facts::hidden,
-        &Facts::qkv, &Facts::q, &Facts::kv, &Facts::attn, &Facts::fc1, &Facts::fc2, &Facts::head, &Facts::norm_lead,
-        &Facts::score_batch, &Facts::vocab_rows, &Facts::position_rows, &Facts::dtype})
+       {&Facts::seq,         &Facts::mbs,           &Facts::tokens,        &Facts::heads, &Facts::kv_heads,
+        &Facts::head_dim,    &Facts::hidden,        &Facts::qkv,           &Facts::q,     &Facts::kv,
+        &Facts::attn,        &Facts::fc1,           &Facts::fc2,           &Facts::head,  &Facts::norm_lead,
+        &Facts::score_batch, &Facts::vocab_rows,    &Facts::position_rows, &Facts::dtype, &Facts::expert_up,
+        &Facts::expert_down, &Facts::local_experts, &Facts::router})
     merge(this->*v, o.*v);
   for (std::uint64_t Facts::*n :
        {&Facts::fc1_linears, &Facts::fc2_linears, &Facts::batch_first, &Facts::seq_first, &Facts::fused,
         &Facts::unfused, &Facts::gated_names, &Facts::forward_linears, &Facts::backward_linears, &Facts::again_linears,
-        &Facts::again_attentions, &Facts::shaped, &Facts::placed, &Facts::unplaced})
+        &Facts::again_attentions, &Facts::shaped, &Facts::placed, &Facts::unplaced, &Facts::expert_ins,
+        &Facts::expert_outs})
     this->*n += o.*n;
+  expert_rows += o.expert_rows;
+  expert_uses += o.expert_uses;
   embedding_reduced = embedding_reduced || o.embedding_reduced;
   embedding_group = embedding_group || o.embedding_group;
   groups_named = groups_named || o.groups_named;
@@ -83,6 +91,20 @@ void scores_facts(const Operators& o, const Launch& l, Facts& f) {
   const Gemm g = o.gemm(l.op);
   if (g.batch == 0 || g.m != g.n || g.k == g.m) return;  // [seq, dim] x [dim, seq]
   ++f.seq[g.m], ++f.head_dim[g.k], ++f.score_batch[g.batch];
+}
+
+void expert_facts(const Anchor& a, Facts& f) {
+  if (a.place == Place::router) {
+    if (a.out > 0) ++f.router[a.out];
+    return;
+  }
+  ++(a.place == Place::expert_in ? f.expert_ins : f.expert_outs);
+  if (a.in == 0) return;
+  ++(a.place == Place::expert_in ? f.expert_up[a.out] : f.expert_down[a.in]);
+  if (a.place != Place::expert_in) return;
+  f.expert_rows += static_cast<double>(a.tokens);
+  ++f.expert_uses;
+  if (a.experts > 0) ++f.local_experts[a.experts];
 }
 
 void place_facts(const Anchor& a, Facts& f) {
@@ -152,6 +174,10 @@ Facts facts_of(const RankTrace& trace) {
     if (again) ++f.again_linears;
     ++(a.backward ? f.backward_linears : f.forward_linears);
     if (a.backward || again) continue;
+    if (of_experts(a.place) || a.place == Place::router) {
+      expert_facts(a, f);
+      continue;
+    }
     if (a.in > 0) ++f.shaped;
     place_facts(a, f);
     f.fc1_linears += a.place == Place::fc1;
@@ -296,6 +322,26 @@ void settle_mlp(ModelShape& m, Facts& f, Teller& tell, std::int64_t tp) {
   if (up == 0 && m.gated_mlp && !two) m.fused_gate = true;
 }
 
+void settle_experts(ModelShape& m, Facts& f, Teller& tell) {
+  m.experts = f.expert_ins + f.expert_outs > 0;
+  if (!m.experts) return;
+  m.router_width = tell.tell(f.router, "width of the router");
+  const std::int64_t up = tell.tell(f.expert_up, "width of the experts' first layer");
+  const std::int64_t down = tell.tell(f.expert_down, "width of the experts' second layer");
+  m.local_experts = tell.tell(f.local_experts, "experts of a rank");
+  m.expert_width = static_cast<double>(down);
+  m.expert_gate = up == 2 * down && up > 0;
+  const double tokens = m.dims.seq * m.dims.mbs;
+  if (tokens > 0 && f.expert_uses > 0) m.routed = f.expert_rows / f.expert_uses / tokens;
+  // two products in where gate and up are apart
+  const bool apart = !m.expert_gate && f.expert_outs > 0 && f.expert_ins > f.expert_outs * 3 / 2;
+  m.dims.router = static_cast<double>(m.router_width);
+  m.dims.expert_width =
+      static_cast<double>(m.local_experts) * m.expert_width * (1 + (m.expert_gate || apart ? 2.0 : 1.0));
+  if (m.local_experts == 0 || m.expert_width == 0 || m.routed == 0)
+    tell.doubt("experts: their number, width or tokens are not told by the traces");
+}
+
 // What was said by hand wins.
 void apply_given(ModelShape& m, const Dims& given, Teller& tell) {
   struct Field {
@@ -342,6 +388,7 @@ Result<ModelShape> recognise_model(const TraceSet& traces, std::int64_t tp, std:
   settle_heads(m, f, tell, tp);
   m.dims.hidden = static_cast<double>(tell.tell(f.hidden, "hidden size"));
   settle_mlp(m, f, tell, tp);
+  settle_experts(m, f, tell);
   settle_vocabulary(m, f, tell, tp);
   m.dtype_bytes = tell.tell(f.dtype, "element type");
   if (f.forward_linears > 0 && f.backward_linears > 0)
@@ -364,8 +411,9 @@ Result<ModelShape> recognise_model(const TraceSet& traces, std::int64_t tp, std:
                                                                  {m.dims.heads, "heads"},
                                                                  {m.dims.head_dim, "head dimension"},
                                                                  {m.dims.vocab, "vocabulary"}}};
+  const bool no_mlp = m.experts && m.dims.ffn == 0;  // experts are all there is
   for (const auto& [value, name] : needed) {
-    if (value > 0)
+    if (value > 0 || (no_mlp && &value == &needed[3].first))
       ++told;
     else
       tell.doubt(std::string(name) + ": not told by the traces" +

@@ -136,6 +136,10 @@ std::uint32_t name_flags(std::string_view name) {
   const std::string s = stem(has(name, "evaluate_function: ") ? name.substr(name.rfind(' ') + 1) : name);
   for (const std::string_view n : {"linear", "mm", "addmm", "matmul", "scaledmm"})
     if (s == n) f |= F::linear;
+  for (const std::string_view n : {"groupedgemm", "groupedmm", "scaledgroupedmm", "gmm", "groupedlinear"})
+    if (s == n) f |= F::linear | F::grouped;
+  if (has_any(low, {"alltoall", "all_to_all"})) f |= F::all_to_all;
+  if (has(low, "router")) f |= F::router;
   if (has(name, "Linear") || has(name, "linear_with") || has(name, "LayerNormMLP")) f |= F::linear;
   if (has_any(name, {"LayerNormLinear", "LayerNormMLP"})) f |= F::fused_norm;
   if (s == "bmm" || s == "baddbmm") f |= F::batched;
@@ -207,7 +211,17 @@ Gemm Operators::gemm(std::uint32_t op) const {
       if (a.size() == 3 && b.size() == 3 && a[0] == b[0] && a[2] == b[1]) return {a[0], a[1], b[2], a[2]};
       continue;
     }
+    if (a.size() == 2 && b.size() == 3 && (f & NameFlags::grouped) != 0) {
+      if (b[1] == a[1]) return {1, a[0], b[2], a[1], b[0]};
+      if (b[2] == a[1]) return {1, a[0], b[1], a[1], b[0]};
+      continue;
+    }
     if (a.empty() || b.size() != 2 || a.back() <= 0) continue;
+    if ((f & NameFlags::grouped) != 0) {  // as many weights as experts
+      const auto weights = std::count(t.begin() + 1, t.end(), b);
+      if (b[1] == a.back()) return {1, static_cast<std::int64_t>(elements_of(a)) / a.back(), b[0], b[1], weights};
+      continue;
+    }
     const std::int64_t k = a.back(), m = static_cast<std::int64_t>(elements_of(a)) / k;
     const bool plain = s == "mm" || s == "addmm" || s == "scaledmm" || s == "matmul";
     if (plain && b[0] == k) return {1, m, b[1], k};
@@ -291,12 +305,18 @@ void find_anchors(Operators& o) {
   struct Last {
     std::uint32_t anchor = kNone;
     bool loss = false;
+    std::uint32_t all_to_alls = 0;
   };
   std::vector<Last> last(o.trace->lanes.size() * 2);
   for (std::uint32_t n = 0; n < o.launches.size(); ++n) {
     Launch& l = o.launches[n];
     if (o.trace->ops.kind[l.task] != OpKind::kernel || l.op == kNone) continue;
     Last& before = last[raw(l.lane) * 2 + (l.backward ? 1 : 0)];
+    for (std::uint32_t p = l.op; p != kNone; p = o.parent[p]) {
+      if ((o.flags(p) & F::all_to_all) == 0) continue;
+      ++before.all_to_alls;
+      break;
+    }
     for (std::uint32_t p = l.op; p != kNone; p = o.parent[p]) {
       if ((o.flags(p) & F::loss) == 0) continue;
       before.loss = true;
@@ -309,10 +329,11 @@ void find_anchors(Operators& o) {
       k = 1u | (is_gemm_kernel(name) ? 2u : 0) | (is_attention_kernel(name) ? 4u : 0);
     }
     if ((k & 6u) == 0) continue;
-    std::uint32_t linear = kNone, attention = kNone, batched = kNone;
+    std::uint32_t linear = kNone, attention = kNone, batched = kNone, chain = 0;
     for (std::uint32_t p = l.op; p != kNone; p = o.parent[p]) {
       const std::uint32_t f = o.flags(p);
       if ((f & F::checkpoint) != 0) break;
+      chain |= f;
       if ((f & F::linear) != 0) linear = p;
       if ((f & F::attention) != 0) attention = p;
       if ((f & F::batched) != 0) batched = p;
@@ -337,17 +358,22 @@ void find_anchors(Operators& o) {
     if (l.backward && l.node != kNone) a.op = l.node;
     a.sequence = o.sequence(a.op);
     a.first_launch = n;
+    a.grouped = (chain & F::grouped) != 0;
+    a.named_router = (chain & F::router) != 0;
+    a.all_to_alls = before.all_to_alls;
     if (anchor_of[a.op] == kNone) {
       anchor_of[a.op] = static_cast<std::uint32_t>(o.anchors.size());
       a.at_loss = l.backward && before.loss;
       o.anchors.push_back(a);
-      before = {anchor_of[a.op], false};
+      before.anchor = anchor_of[a.op];
+      before.loss = false;
     }
     l.anchor = anchor_of[a.op];
     Anchor& at = o.anchors[l.anchor];
     if ((k & 2u) != 0) l.nth_gemm = at.gemms++;
     if (!at.attention && at.in == 0 && g.m > 0) {
       at.tokens = g.m;
+      at.experts = g.experts;
       at.in = at.backward ? g.n : g.k;  // the first backward product is the input's gradient
       at.out = at.backward ? g.k : g.n;
     }

@@ -27,30 +27,40 @@ struct NameFlags {
     loss = 1u << 8,
     embedding = 1u << 9,
     optimizer = 1u << 10,
-    engine = 1u << 11,     // "autograd::engine::...": only an autograd thread has it
-    gated = 1u << 12,      // SwiGLU, GeGLU
-    fused_norm = 1u << 13  // one operator for a norm and the linear behind it
+    engine = 1u << 11,      // "autograd::engine::...": only an autograd thread has it
+    gated = 1u << 12,       // SwiGLU, GeGLU
+    fused_norm = 1u << 13,  // one operator for a norm and the linear behind it
+    all_to_all = 1u << 14,
+    grouped = 1u << 15,  // the products of several experts
+    router = 1u << 16
   };
 };
 std::uint32_t name_flags(std::string_view name);
 
 // Which linear layer, or attention: a place in a transformer layer.
-enum class Place : std::uint8_t { none, qkv, q, kv, attention, proj, fc1, fc2, head };
+// expert_in and expert_out: the experts' own two, whose rows are the tokens that were sent to the rank.
+enum class Place : std::uint8_t { none, qkv, q, kv, attention, proj, fc1, fc2, head, router, expert_in, expert_out };
+inline bool of_experts(Place p) { return p == Place::expert_in || p == Place::expert_out; }
 
 // A linear layer's or an attention's work in one pass: what the tasks around it are placed by.
 struct Anchor {
   Place place = Place::none;
   bool attention = false, backward = false;
   bool at_loss = false;  // next to the loss, so the head
+  bool grouped = false;  // of several experts
+  bool named_router = false;
   LaneId lane = kNoLane;
   std::uint32_t op = kNone;                  // the operator, or the autograd node
   std::int64_t in = 0, out = 0, tokens = 0;  // of a linear layer: [tokens, in] x [in, out]; 0 = not told
   std::int64_t sequence = -1;
   std::uint32_t first_launch = 0, gemms = 0;
+  std::int64_t experts = 0;       // whose products are one operator; 0 = not told
+  std::uint32_t all_to_alls = 0;  // that its thread launched before it in passes of that kind
 };
 
 struct Gemm {  // batch times [m, k] x [k, n]; all 0 = not told
   std::int64_t batch = 0, m = 0, n = 0, k = 0;
+  std::int64_t experts = 0;  // with a weight each, m rows of all together; 0 = one weight
 };
 
 struct Launch {  // one GPU task whose call is in the trace
@@ -74,6 +84,7 @@ struct Operators {
   std::vector<Launch> launches;  // in the order of their calls
   std::vector<Anchor> anchors;   // in that order too
   bool coarse = false;           // whole microseconds
+  bool experts = false;          // some anchors are those of experts
 
   // Forward launches by the autograd sequence number of an operator round them; by number, then launch.
   struct Sequence {

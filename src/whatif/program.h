@@ -48,7 +48,8 @@ struct Item {
 
 // A task that the traced job does not have, or has as another collective (collective_edits.h).
 struct MadeTask {
-  enum class Size : std::uint8_t { term, stage_parameters, bucket };  // elements: by `elements`; a stage's; a bucket's
+  // Elements: by `elements`; a stage's, without experts or of these alone; a bucket's.
+  enum class Size : std::uint8_t { term, stage_parameters, expert_parameters, bucket };
   bool replaces = false;  // of a traced collective: its operation and role, no more
   bool computes = false;  // a kernel over the elements, `ns_each`; else a collective
   CommOp op = CommOp::other;
@@ -83,8 +84,9 @@ struct Program {
   std::vector<std::vector<ExchangeWait>> waited;  // by row of Communication::rows
   std::uint32_t queue_depth = 1024;
   std::vector<MadeTask> made;
-  double bucket_parameters = 0;  // of made buckets: parameters at which one is full; 0 = as the traced ones
-  std::uint64_t unlike = 0;      // waits on something later in the program, put to the nearest
+  double bucket_parameters = 0;         // of made buckets: parameters at which one is full; 0 = as the traced ones
+  double expert_bucket_parameters = 0;  // the same, of experts
+  std::uint64_t unlike = 0;             // waits on something later in the program, put to the nearest
 };
 
 Result<Program> learn_program(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,

@@ -112,7 +112,7 @@ double stage_parameters(const Dims& d, double layers, bool first, bool last, boo
   const double attention = d.heads * d.head_dim, keys = d.kv_heads * d.head_dim;
   const double layer =
       (d.hidden * (attention + 2 * keys) + attention * d.hidden + (gated ? 3.0 : 2.0) * d.hidden * d.ffn) / d.tp +
-      4 * d.hidden;
+      d.hidden * d.router + 4 * d.hidden;
   const double table = d.vocab * d.hidden / d.tp;
   return layers * layer + (first ? table + positions * d.hidden : 0) + (last ? table : 0);
 }
@@ -121,6 +121,10 @@ double stage_parameters(const JobShape& shape, double layers, bool first, bool l
   if (shape.layer_parameters > 0)
     return layers * shape.layer_parameters + (first ? shape.first_parameters : 0) + (last ? shape.last_parameters : 0);
   return stage_parameters(shape.dims, layers, first, last, shape.gated_mlp, shape.positions);
+}
+
+double expert_parameters(const JobShape& shape, double layers) {
+  return layers * shape.dims.hidden * shape.dims.expert_width;
 }
 
 Result<Rebuilt> rebuild(const TraceSet& traces, const GraphBuild& build, const Program& program, const JobShape& base,

@@ -24,6 +24,7 @@ struct JobShape {  // all that a rebuilt job is described by
   Dims dims;                      // of the model and a micro-batch
   bool gated_mlp = false;
   Recompute recompute = Recompute::none;
+  std::int64_t expert_tp = 0;   // of a job with experts its tp, which no edit changes; 0 = there are none
   double positions = 0;         // rows of a learnt position embedding
   bool tied_embedding = false;  // one weight for embedding and head
   // Parameters of a rank as its reduced gradients tell them, where the dimensions are not known; all 0 = by dimensions.
@@ -41,6 +42,7 @@ struct Rates {
   std::vector<std::uint8_t> parameter;  // 1: work over the stage's parameters (optimizer, zeroing); empty = none
   std::vector<float> ready;             // parameters whose gradient a task completes, as they will be; empty = none
   std::vector<float> ready_before;      // as they were
+  std::vector<std::uint8_t> expert;     // 1: of these parameters are experts'; empty = none
   std::vector<double> slow;             // by rank: durations of its kernels over its peers'; empty = 1
 };
 
@@ -62,10 +64,13 @@ struct Rebuilt {
   std::vector<std::string> modelled;              // what the traced job has nothing like
 };
 
-// Parameters of one stage under tensor parallelism: of its layers, and of the embedding or head where it has one.
+// Parameters of one stage under tensor parallelism, without experts of their own: of its layers, and of the embedding
+// or head where it has one.
 double stage_parameters(const Dims& d, double layers, bool first, bool last, bool gated, double positions);
 // As counted where the shape has that, else by its dimensions.
 double stage_parameters(const JobShape& shape, double layers, bool first, bool last);
+// Beside those: of experts whose gradients are reduced over their own replicas.
+double expert_parameters(const JobShape& shape, double layers);
 
 // Errors: a shape that cannot be (layers that the parts do not divide ...); more nodes than RebuildOptions::max_nodes;
 // ranks that would wait for each other.

@@ -89,6 +89,7 @@ void Rebuilder::start(NewRank& rank, Cursor& at, const Use& use) {
   at.from = 0;
   at.to = items.count;
   at.flush_before = kNone;
+  at.flushed = 0;
   at.idle_from = at.idle_to = 0;
   if (use.tail || use.head || use.without_tasks) {
     const auto [first, last] = span_of_tasks(items);
@@ -99,7 +100,7 @@ void Rebuilder::start(NewRank& rank, Cursor& at, const Use& use) {
   at.carries.clear();
   const PieceKind kind = program.anatomy.ranks[use.rank].pieces[use.piece].kind;
   if (kind == PieceKind::exchange) assign_transfers(rank, at, items);
-  if (kind == PieceKind::backward_end && use.last_pass && buckets.overlapped) {
+  if (kind == PieceKind::backward_end && use.last_pass && buckets_overlap()) {
     // what is left of the gradients is reduced before backward returns
     for (std::uint32_t i = at.from; i < at.to; ++i) {
       const Item& item = program.items[items.first + i];
@@ -202,13 +203,15 @@ bool Rebuilder::run_piece(std::uint32_t r, Cursor& at) {
   const bool is_main = &at == &rank.main;
   for (std::uint32_t i = std::max(at.item, at.from); i < at.to; ++i) {
     at.item = i;
-    if (is_main && i == at.flush_before) {
-      at.flush_before = kNone;
-      const double left = part_parameters(at.use->part) - rank.reduced[at.use->part];
+    while (is_main && i == at.flush_before && at.flushed < kOwners.size()) {
+      const Owner owner = kOwners[at.flushed++];
+      if (!bucketing(owner).overlapped) continue;
+      const auto o = static_cast<std::size_t>(owner);
+      const double all = part_parameters(at.use->part, owner), left = all - rank.reduced[o][at.use->part];
       // biases and norms alone, which are not counted one by one, went with the buckets before
-      if (left > 0.005 * part_parameters(at.use->part) && insert_bucket(rank, left)) {
-        rank.gathered = 0;
-        rank.reduced[at.use->part] = 0;
+      if (left > 0.005 * all && insert_bucket(rank, left, owner)) {
+        rank.gathered[o] = 0;
+        rank.reduced[o][at.use->part] = 0;
         return false;
       }
     }
@@ -217,16 +220,19 @@ bool Rebuilder::run_piece(std::uint32_t r, Cursor& at) {
       continue;
     }
     if (!place(r, at, items, i)) return false;
-    if (!is_main || !at.use->last_pass || !buckets.overlapped) continue;
+    if (!is_main || !at.use->last_pass || !buckets_overlap()) continue;
     const Item& item = program.items[items.first + i];
     if (!rates.ready.empty() && item.made == kNone && !at.use->without_tasks && g.kind[item.node] != NodeKind::host)
-      rank.gathered += rates.ready[item.node];
-    if (rank.gathered >= buckets.size && buckets.size > 0 && item.queue != kNone && !buckets.samples.empty()) {
+      rank.gathered[!rates.expert.empty() && rates.expert[item.node] != 0 ? 1 : 0] += rates.ready[item.node];
+    for (const Owner owner : kOwners) {
+      const Bucketing& b = bucketing(owner);
+      double& gathered = rank.gathered[static_cast<std::size_t>(owner)];
+      if (!b.overlapped || gathered < b.size || b.size <= 0 || item.queue == kNone || b.samples.empty()) continue;
       at.item = i + 1;
-      const double full = rank.gathered;
-      rank.gathered = 0;
-      rank.reduced[at.use->part] += full;
-      if (insert_bucket(rank, full)) return false;
+      const double full = gathered;
+      gathered = 0;
+      rank.reduced[static_cast<std::size_t>(owner)][at.use->part] += full;
+      if (insert_bucket(rank, full, owner)) return false;
     }
   }
   at.item = at.to;
@@ -253,13 +259,13 @@ std::uint32_t Rebuilder::source_of(const NewRank& rank, const Cursor& at, const 
   return edge.back < order.size() ? order[order.size() - 1 - edge.back] : kNone;
 }
 
-bool Rebuilder::insert_bucket(NewRank& rank, double parameters) {
+bool Rebuilder::insert_bucket(NewRank& rank, double parameters, Owner owner) {
   const Column& column = columns[rank.column];
   std::vector<std::pair<std::uint32_t, std::uint32_t>> mine;
-  for (const auto& sample : buckets.samples)
+  for (const auto& sample : bucketing(owner).samples)
     if (std::find(column.rank.begin(), column.rank.end(), sample.first) != column.rank.end()) mine.push_back(sample);
   if (mine.empty()) return false;
-  const auto& [base_rank, piece] = mine[rank.buckets++ % mine.size()];
+  const auto& [base_rank, piece] = mine[rank.buckets[static_cast<std::size_t>(owner)]++ % mine.size()];
   const double before = bucket_parameters(base_rank, piece);
   rank.bucket_use = Use{};
   rank.bucket_use.rank = base_rank;
@@ -270,8 +276,9 @@ bool Rebuilder::insert_bucket(NewRank& rank, double parameters) {
   return true;
 }
 
-double Rebuilder::part_parameters(std::int32_t part) const {
+double Rebuilder::part_parameters(std::int32_t part, Owner owner) const {
   const std::int32_t parts = schedule.stages * schedule.chunks;
+  if (owner == Owner::experts) return expert_parameters(now, static_cast<double>(now.layout.layers) / parts);
   return stage_parameters(now, static_cast<double>(now.layout.layers) / parts, part == 0,
                           part == parts - 1 && !(part == 0 && now.tied_embedding));
 }
@@ -282,7 +289,12 @@ double Rebuilder::rank_parameters(const JobShape& shape, std::int64_t stage) con
                           stage == shape.layout.pp - 1 && !(stage == 0 && shape.tied_embedding));
 }
 
-double Rebuilder::parameter_factor(const NewRank& rank, std::uint32_t base_rank) const {
+double Rebuilder::parameter_factor(const NewRank& rank, std::uint32_t base_rank, Owner owner) const {
+  if (owner == Owner::experts) {
+    const auto layers = [](const JobLayout& l) { return static_cast<double>(l.layers) / static_cast<double>(l.pp); };
+    const double was = expert_parameters(old, layers(old.layout));
+    return was > 0 ? expert_parameters(now, layers(now.layout)) / was : 1;
+  }
   const double before = rank_parameters(old, traced_stage[base_rank]);
   return before > 0 ? rank_parameters(now, rank.stage) / before : 1;
 }
@@ -391,7 +403,7 @@ bool Rebuilder::place(std::uint32_t r, Cursor& at, const PieceItems& items, std:
     if (kind == PieceKind::bucket) {
       if (!communicates) factor = rank.bucket_factor;
     } else if (!rates.parameter.empty() && rates.parameter[item.node] != 0) {
-      factor = parameter_factor(rank, use.rank) * shard_factor();
+      factor = update_factor(rank, use.rank);
     }
     if (!rates.slow.empty() && !communicates) factor *= rank.slow / rates.slow[use.rank];
   }
@@ -554,6 +566,17 @@ std::int64_t Rebuilder::members_of(GroupRole role) const {
       return now.layout.pp;
     case GroupRole::model:
       return now.layout.tp * now.layout.pp;
+    case GroupRole::expert:
+      return now.layout.ep;
+    case GroupRole::expert_tensor:
+      return now.layout.etp;
+    case GroupRole::expert_model:
+      return now.layout.ep * now.layout.etp;
+    case GroupRole::expert_data:
+      return now.layout.expert_replicas();
+    case GroupRole::expert_stages:
+      return now.layout.ep * now.layout.etp * now.layout.pp;
+    case GroupRole::context:
     case GroupRole::world:
     case GroupRole::other:
       break;
@@ -568,9 +591,19 @@ double Rebuilder::slowness(const NewRank& rank) const {
   return 1;
 }
 
-double Rebuilder::shard_factor() const {
-  const auto share = [](const JobLayout& l) { return l.distributed_optimizer ? static_cast<double>(l.dp) : 1.0; };
-  return share(old.layout) / share(now.layout);
+double Rebuilder::update_factor(const NewRank& rank, std::uint32_t base_rank) const {
+  const auto sharded = [](const JobLayout& l, std::int64_t among) {
+    return l.distributed_optimizer ? static_cast<double>(among) : 1.0;
+  };
+  const auto work = [&](const JobShape& shape, std::int64_t stage) {
+    const JobLayout& l = shape.layout;
+    const double layers = static_cast<double>(l.layers) / static_cast<double>(l.pp);
+    return rank_parameters(shape, stage) / sharded(l, l.dp) +
+           expert_parameters(shape, layers) / sharded(l, l.expert_replicas());
+  };
+  const double before = work(old, traced_stage[base_rank]);
+  return before > 0 ? work(now, rank.stage) / before
+                    : sharded(old.layout, old.layout.dp) / sharded(now.layout, now.layout.dp);
 }
 
 std::uint32_t Rebuilder::add_node(std::uint32_t r, const Item& item, Ns took, std::uint8_t at_begin) {

@@ -46,6 +46,14 @@ std::uint32_t Rebuilder::group_of(const NewRank& rank, GroupRole role, std::uint
       group.size = 2;
     }
     if (role == GroupRole::model) all(0, l.tp, d, d + 1, 0, l.pp);
+    if (is_of_experts(role)) {
+      NewRank other;
+      for (other.stage = 0; other.stage < l.pp; ++other.stage)
+        for (other.d = 0; other.d < l.dp; ++other.d)
+          for (other.t = 0; other.t < l.tp; ++other.t)
+            if (group_place(other, role) == group_place(rank, role))
+              group.ranks.push_back(rank_number(l, other.t, other.d, other.stage));
+    }
     if (role == GroupRole::world || role == GroupRole::other) all(0, l.tp, 0, l.dp, 0, l.pp);
     std::sort(group.ranks.begin(), group.ranks.end());
   }
@@ -93,11 +101,14 @@ void Rebuilder::meet(std::uint32_t r, Cursor& at, const Item& item, std::uint32_
     row.bytes = whole(each) * row.parts;
     row.group = row.parts > 0 ? next.parts[row.first_part].group : kNone;
   } else {
-    double bytes = static_cast<double>(std::max<std::int64_t>(was.bytes, 0)) * message_factor(was, role);
+    double bytes =
+        static_cast<double>(std::max<std::int64_t>(was.bytes, 0)) * message_factor(was, role, kind, rank.stage);
     if (kind == PieceKind::bucket) {
       bytes = static_cast<double>(was.bytes) * rank.bucket_factor;
     } else if (role == GroupRole::data) {
       bytes = static_cast<double>(was.bytes) * parameter_factor(rank, at.use->rank);
+    } else if (role == GroupRole::expert_data) {
+      bytes = static_cast<double>(was.bytes) * parameter_factor(rank, at.use->rank, Owner::experts);
     }
     const GroupRole old_role = was.group == kNone ? GroupRole::other : old.layout.role[was.group];
     if (item.made != kNone) row.op = program.made[item.made].op, row.op_name = made_name + item.made;
@@ -109,7 +120,7 @@ void Rebuilder::meet(std::uint32_t r, Cursor& at, const Item& item, std::uint32_
     if (was.bytes >= 0) row.bytes = whole(bytes);
     row.group = group_of(rank, role, was.group);
     if (met) {
-      const auto members = simulated_members(role);
+      const auto members = simulated_members(rank, role);
       const auto [a, b] = group_place(rank, role);
       const std::int64_t number = rank.calls[{static_cast<int>(role), item.lane}]++;
       meetings.push_back(
@@ -138,6 +149,8 @@ void Rebuilder::meet(std::uint32_t r, Cursor& at, const Item& item, std::uint32_
 double Rebuilder::made_elements(const NewRank& rank, const MadeTask& made) const {
   if (made.size == MadeTask::Size::bucket) return rank.bucket_parameters;
   if (made.size == MadeTask::Size::stage_parameters) return rank_parameters(now, rank.stage);
+  if (made.size == MadeTask::Size::expert_parameters)
+    return expert_parameters(now, static_cast<double>(now.layout.layers) / static_cast<double>(now.layout.pp));
   return made.elements.value(now.dims);
 }
 
@@ -181,7 +194,7 @@ void Rebuilder::meet_made(std::uint32_t r, Cursor& at, const Item& item, std::ui
     const std::int64_t number = rank.calls[{static_cast<int>(made.role), item.lane}]++;
     const auto [a, b] = group_place(rank, made.role);
     to.meetings.push_back(meeting({static_cast<int>(made.role), a, b, item.lane, number, 0, 0, 0},
-                                  simulated_members(made.role), row.group, made.op));
+                                  simulated_members(rank, made.role), row.group, made.op));
   }
   to.duration = std::llround(std::max(0.0, took));
   row.transfer = to.duration;
@@ -196,7 +209,14 @@ void Rebuilder::meet_made(std::uint32_t r, Cursor& at, const Item& item, std::ui
   for (const std::uint32_t m : to.meetings) arrive(m, id);
 }
 
-std::pair<std::int64_t, std::int64_t> Rebuilder::group_place(const NewRank& rank, GroupRole role) {
+std::pair<std::int64_t, std::int64_t> Rebuilder::group_place(const NewRank& rank, GroupRole role) const {
+  // Experts are dealt to the ranks of a stage in their order.
+  const std::int64_t among = rank.t + now.layout.tp * rank.d, etp = now.layout.etp, all = etp * now.layout.ep;
+  if (role == GroupRole::expert) return {rank.stage, among / all * etp + among % etp};
+  if (role == GroupRole::expert_tensor) return {rank.stage, among / etp};
+  if (role == GroupRole::expert_model) return {rank.stage, among / all};
+  if (role == GroupRole::expert_data) return {rank.stage, among % all};
+  if (role == GroupRole::expert_stages) return {among / all, -1};
   if (role == GroupRole::tensor) return {rank.stage, rank.d};
   if (role == GroupRole::data) return {rank.stage, rank.t};
   if (role == GroupRole::embedding || role == GroupRole::pipeline) return {rank.t, rank.d};
@@ -265,7 +285,14 @@ void Rebuilder::finish_row(std::uint32_t id, std::uint32_t arrival) {
   for (const Issued& i : issued) place_transfer(i, last);
 }
 
-std::uint32_t Rebuilder::simulated_members(GroupRole role) const {
+std::uint32_t Rebuilder::simulated_members(const NewRank& rank, GroupRole role) const {
+  if (is_of_experts(role)) {
+    const auto [a, b] = group_place(rank, role);
+    std::uint32_t& n = members_run[{role, a, b}];
+    if (n == 0)
+      for (const NewRank& other : ranks) n += group_place(other, role) == std::pair(a, b) ? 1 : 0;
+    return n;
+  }
   const auto stages = static_cast<std::uint32_t>(schedule.stages);
   const auto t = static_cast<std::uint32_t>(tensor), d = static_cast<std::uint32_t>(replicas);
   switch (role) {
@@ -279,8 +306,7 @@ std::uint32_t Rebuilder::simulated_members(GroupRole role) const {
       return stages;
     case GroupRole::model:
       return t * stages;
-    case GroupRole::world:
-    case GroupRole::other:
+    default:
       break;
   }
   return t * d * stages;
@@ -314,7 +340,42 @@ double Rebuilder::traced_exchange_ns(const CommRow& row) const {
   return longest;
 }
 
-double Rebuilder::message_factor(const CommRow& row, GroupRole role) const {
+double Rebuilder::vectors_of(const CommRow& row) const {
+  const GroupRole role = row.group == kNone ? GroupRole::other : old.layout.role[row.group];
+  if (role != GroupRole::tensor || row.op != CommOp::all_reduce || old.dims.hidden < 1) return 0;
+  constexpr double kMost = 32;  // of a layer; activations are thousands
+  const double layers = static_cast<double>(old.layout.layers) / static_cast<double>(old.layout.pp);
+  for (const double each : {4.0, 2.0}) {
+    const double n = static_cast<double>(row.bytes) / (each * old.dims.hidden);
+    if (n >= 1 && n <= kMost * (layers + 1) && n == std::floor(n)) return n;
+  }
+  return 0;
+}
+
+void Rebuilder::learn_vectors() {
+  if (!old.dims.sequence_parallel) return;
+  const double layers = static_cast<double>(old.layout.layers) / static_cast<double>(old.layout.pp);
+  std::vector<double>& of_stage = stage_vectors;
+  of_stage.assign(static_cast<std::size_t>(old.layout.pp), 0);
+  for (const Column& column : columns)
+    for (const std::uint32_t r : column.rank)
+      for (std::uint32_t k = 0; k < program.pieces[r].size(); ++k) {
+        if (program.anatomy.ranks[r].pieces[k].kind != PieceKind::step_end) continue;
+        const PieceItems& items = program.pieces[r][k];
+        for (std::uint32_t i = items.first; i < items.first + items.count; ++i)
+          if (program.items[i].comm != kNone) {
+            double& most = of_stage[static_cast<std::size_t>(traced_stage[r])];
+            most = std::max(most, vectors_of(c.rows[program.items[i].comm]));
+          }
+      }
+  const double least = *std::min_element(of_stage.begin(), of_stage.end());
+  layer_vectors = std::floor(least / layers);
+  if (layer_vectors < 1) return;
+  last_vectors = of_stage.back() - layer_vectors * layers;
+  if (old.layout.pp > 1) first_vectors = of_stage.front() - layer_vectors * layers;
+}
+
+double Rebuilder::message_factor(const CommRow& row, GroupRole role, PieceKind kind, std::int64_t stage) const {
   const Dims &a = old.dims, &b = now.dims;
   if (row.bytes <= 0) return 1;
   const auto bytes = static_cast<double>(row.bytes);
@@ -323,11 +384,24 @@ double Rebuilder::message_factor(const CommRow& row, GroupRole role) const {
       if (elements > 0 && std::abs(bytes - each * elements) < 0.5) return true;
     return false;
   };
+  if (const double n = kind == PieceKind::step_end && layer_vectors >= 1 ? vectors_of(row) : 0;
+      n > 0 && n == stage_vectors[static_cast<std::size_t>(traced_stage[row.rank])]) {
+    const double layers = static_cast<double>(now.layout.layers) / static_cast<double>(now.layout.pp);
+    const double all =
+        layer_vectors * layers + (stage == 0 ? first_vectors : 0) + (stage == now.layout.pp - 1 ? last_vectors : 0);
+    return all / n * (b.hidden / a.hidden);
+  }
   const double tokens = a.seq * a.mbs, new_tokens = b.seq * b.mbs;
   if (role == GroupRole::tensor) {
     if (is(tokens * a.hidden)) return new_tokens * b.hidden / (tokens * a.hidden);
     if (is(tokens) || is(2 * tokens)) return new_tokens / tokens;
     if (is(a.hidden)) return b.hidden / a.hidden;
+  }
+  // Tokens on their way: rows of the hidden state, however many were sent; or numbers of each token.
+  if (role == GroupRole::expert || role == GroupRole::expert_tensor || role == GroupRole::expert_model) {
+    if (a.hidden > 0 && std::fmod(bytes, a.hidden) == 0 && bytes >= tokens * a.hidden / 64)
+      return new_tokens * b.hidden / (tokens * a.hidden);
+    return bytes >= tokens ? new_tokens / tokens : 1;
   }
   if (role == GroupRole::embedding && is(a.vocab * a.hidden / a.tp))
     return b.vocab * b.hidden / b.tp / (a.vocab * a.hidden / a.tp);

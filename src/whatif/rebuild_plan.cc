@@ -86,14 +86,18 @@ Status Rebuilder::prepare() {
         const auto& order = is_forward ? forward : backward;
         const auto [chunk, micro_batch] = order[static_cast<std::size_t>(piece.pass)];
         if (piece.kind == PieceKind::bucket) {
-          buckets.samples.emplace_back(r, k);
+          bucketing(owner_of_bucket(r, k)).samples.emplace_back(r, k);
           continue;
         }
         pp.pass[{piece.step, chunk, micro_batch, piece.kind, piece.layer}] = k;
       }
     }
-  buckets.overlapped = !buckets.samples.empty() && now.layout.dp > 1;
-  if (buckets.overlapped && !rates.ready_before.empty()) learn_buckets();
+  learn_vectors();
+  for (const Owner owner : kOwners) {
+    Bucketing& b = bucketing(owner);
+    b.overlapped = !b.samples.empty() && (owner == Owner::all ? now.layout.dp : now.layout.expert_replicas()) > 1;
+    if (b.overlapped && !rates.ready_before.empty()) learn_buckets(owner);
+  }
   // what each exchange kernel carries
   return {};
 }
@@ -170,30 +174,48 @@ std::uint8_t Rebuilder::bit_of(const Transfer& t) {
   return direction_of(t) == Direction::next ? (t.send ? 1 : 2) : (t.send ? 4 : 8);
 }
 
-void Rebuilder::learn_buckets() {
-  if (program.bucket_parameters > 0) {
-    buckets.size = program.bucket_parameters;
+Owner Rebuilder::owner_of_bucket(std::uint32_t r, std::uint32_t piece) const {
+  const PieceItems& items = program.pieces[r][piece];
+  for (std::uint32_t i = items.first; i < items.first + items.count; ++i) {
+    const Item& item = program.items[i];
+    const MadeTask* made = invented(item);
+    if (made != nullptr && !made->computes) return made->role == GroupRole::expert_data ? Owner::experts : Owner::all;
+    if (item.comm == kNone || c.rows[item.comm].group == kNone) continue;
+    if (old.layout.role[c.rows[item.comm].group] == GroupRole::expert_data) return Owner::experts;
+  }
+  return Owner::all;
+}
+
+void Rebuilder::learn_buckets(Owner owner) {
+  Bucketing& bucket_of = bucketing(owner);
+  const double made = owner == Owner::all ? program.bucket_parameters : program.expert_bucket_parameters;
+  if (made > 0) {
+    bucket_of.size = made;
     return;
   }
+  const auto owned = [&](std::uint32_t node) {
+    return (owner == Owner::experts) == (!rates.expert.empty() && rates.expert[node] != 0);
+  };
   double least = 1e30, least_ready = 1e30, largest = 0;
   for (const Column& column : columns)
     for (const std::uint32_t r : column.rank) {
       const RankAnatomy& a = program.anatomy.ranks[r];
       std::map<std::pair<std::int32_t, std::int32_t>, std::uint32_t> last;  // of a step's pass
       for (std::uint32_t k = 0; k < a.pieces.size(); ++k)
-        if (a.pieces[k].kind == PieceKind::bucket) last[{a.pieces[k].step, a.pieces[k].pass}] = k;
+        if (a.pieces[k].kind == PieceKind::bucket && owner_of_bucket(r, k) == owner)
+          last[{a.pieces[k].step, a.pieces[k].pass}] = k;
       // weight gradients and reductions of those passes as they began
       std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::pair<Ns, double>>> began;
       for (std::uint32_t k = 0; k < a.pieces.size(); ++k) {
         const std::pair pass{a.pieces[k].step, a.pieces[k].pass};
         if (!last.contains(pass)) continue;
         const PieceItems& items = program.pieces[r][k];
-        const bool bucket = a.pieces[k].kind == PieceKind::bucket;
+        const bool bucket = a.pieces[k].kind == PieceKind::bucket && owner_of_bucket(r, k) == owner;
         if (bucket) largest = std::max(largest, bucket_parameters(r, k));
         if (bucket && k != last.at(pass)) least = std::min(least, bucket_parameters(r, k));
         for (std::uint32_t i = items.first; i < items.first + items.count; ++i) {
           const Item& item = program.items[i];
-          const float ready = rates.ready_before[item.node];
+          const float ready = owned(item.node) ? rates.ready_before[item.node] : 0;
           if (bucket && item.comm != kNone && !item.transfer)
             began[pass].emplace_back(g.observed_start[item.node], k == last.at(pass) ? -2.0 : -1.0);
           else if (ready > 0 && backward(a.pieces[k].kind))
@@ -213,12 +235,12 @@ void Rebuilder::learn_buckets() {
     }
   const auto usual = [](const JobLayout& l) { return std::max(40e6, 1e6 * static_cast<double>(l.dp)); };
   if (least > 1e29) {  // one bucket holds all, as small ones do
-    buckets.size = largest > usual(old.layout) ? 1e30 : usual(now.layout);
+    bucket_of.size = largest > usual(old.layout) ? 1e30 : usual(now.layout);
     return;
   }
   // counted parameters come with all kernels of a layer alike: they do not tell when a gradient was there
   if (old.layer_parameters > 0) least_ready = least;
-  buckets.size = least >= usual(old.layout) ? usual(now.layout) : std::min(least, least_ready);
+  bucket_of.size = least >= usual(old.layout) ? usual(now.layout) : std::min(least, least_ready);
 }
 
 bool Rebuilder::backward(PieceKind kind) {
@@ -468,11 +490,14 @@ const Rebuilder::ExchangePiece* Rebuilder::exchange_for(const Column& column, co
 }
 
 Status Rebuilder::check_buckets() const {
-  if (!buckets.overlapped) return {};
   for (const NewRank& rank : ranks) {
     const std::vector<std::uint32_t>& own = columns[rank.column].rank;
-    if (std::none_of(buckets.samples.begin(), buckets.samples.end(),
-                     [&](const auto& x) { return std::find(own.begin(), own.end(), x.first) != own.end(); }))
+    const auto lacks = [&](const Bucketing& b) {
+      return b.overlapped && std::none_of(b.samples.begin(), b.samples.end(), [&](const auto& x) {
+               return std::find(own.begin(), own.end(), x.first) != own.end();
+             });
+    };
+    if (lacks(buckets[0]) || lacks(buckets[1]))
       return fail("rank " + std::to_string(g.ranks[rank.source].rank) +
                       " reduces no gradients beside its backward pass, others do",
                   "", "are all files of one run?");

@@ -49,6 +49,9 @@ struct Use {
   bool head = false;                                                         // what precedes its first launch alone
 };
 
+enum class Owner : std::uint8_t { all, experts };  // of gradients: whose replicas they are reduced over
+inline constexpr std::array<Owner, 2> kOwners = {Owner::experts, Owner::all};  // the embedding's come last
+
 struct Bucketing {
   bool overlapped = false;
   double size = 0;                                               // parameters at which a bucket is full
@@ -62,6 +65,7 @@ struct Cursor {
   std::uint32_t item = 0, from = 0, to = 0;
   std::uint32_t idle_from = 0, idle_to = 0;         // items whose host work is that of tasks that are left out
   std::uint32_t flush_before = kNone;               // item before which what is left of the gradients is reduced
+  std::uint32_t flushed = 0;                        // rows of kOwners of which it was
   std::vector<std::uint32_t> refs;                  // by item: its node, or a pending transfer
   std::vector<std::vector<std::uint32_t>> carries;  // exchanges, by item: transfers of the slot
   std::vector<std::pair<std::uint32_t, std::uint32_t>> transfer_of;  // row of the traced job -> pending transfer
@@ -79,9 +83,10 @@ struct NewRank {
   Cursor main, inserted;
   std::uint32_t blocked = kNone;
   Use bucket_use;
-  double bucket_factor = 1, bucket_parameters = 0, gathered = 0;
-  std::map<std::int32_t, double> reduced;  // by part: parameters in buckets so far
-  std::uint32_t buckets = 0;
+  double bucket_factor = 1, bucket_parameters = 0;
+  std::array<double, 2> gathered = {};                    // by owner
+  std::array<std::map<std::int32_t, double>, 2> reduced;  // by owner and part: parameters in buckets so far
+  std::array<std::uint32_t, 2> buckets = {};
   struct Wait {
     std::uint32_t ref;
     EdgeKind kind;
@@ -130,7 +135,11 @@ class Rebuilder {
   // When a bucket is full: the least that one was closed with, but for the last of a pass, which takes what is left.
   // Megatron-LM's default (distributed_data_parallel_config: the larger of 40 million parameters and one million a
   // replica) where the traced buckets agree with it.
-  void learn_buckets();
+  void learn_buckets(Owner owner);
+  Owner owner_of_bucket(std::uint32_t r, std::uint32_t piece) const;
+  Bucketing& bucketing(Owner o) { return buckets[static_cast<std::size_t>(o)]; }
+  const Bucketing& bucketing(Owner o) const { return buckets[static_cast<std::size_t>(o)]; }
+  bool buckets_overlap() const { return buckets[0].overlapped || buckets[1].overlapped; }
   static bool backward(PieceKind kind);
   double bucket_parameters(std::uint32_t r, std::uint32_t piece) const;
 
@@ -240,11 +249,13 @@ class Rebuilder {
   void pass_waits_on(NewRank& rank, const Cursor& at, const Item& item) const;
   // What an edge of a piece leads from; kNone = nothing is there.
   static std::uint32_t source_of(const NewRank& rank, const Cursor& at, const ItemEdge& edge);
-  bool insert_bucket(NewRank& rank, double parameters);
-  double part_parameters(std::int32_t part) const;
+  bool insert_bucket(NewRank& rank, double parameters, Owner owner);
+  double part_parameters(std::int32_t part, Owner owner) const;
   double rank_parameters(const JobShape& shape, std::int64_t stage) const;
   // How a rank's parameters compare with those of the traced rank whose step it takes.
-  double parameter_factor(const NewRank& rank, std::uint32_t base_rank) const;
+  double parameter_factor(const NewRank& rank, std::uint32_t base_rank, Owner owner = Owner::all) const;
+  // The same of the work of an update, which of a sharded optimizer is a replica's share.
+  double update_factor(const NewRank& rank, std::uint32_t base_rank) const;
   bool place(std::uint32_t r, Cursor& at, const PieceItems& items, std::uint32_t i);
   // A call that returns when tasks have ended; begin and end.
   bool blocks_for_tasks(const PieceItems& items, std::uint32_t i) const;
@@ -266,8 +277,6 @@ class Rebuilder {
   std::int64_t members_of(GroupRole role) const;
   // A slow GPU stays where it was, whatever it is given to do.
   double slowness(const NewRank& rank) const;
-  // A sharded optimizer has a replica's share.
-  double shard_factor() const;
   std::uint32_t add_node(std::uint32_t r, const Item& item, Ns took, std::uint8_t at_begin);
   void mark_steps(std::uint32_t r, std::uint32_t base_node, std::uint32_t node, const Use& use);
 
@@ -282,11 +291,11 @@ class Rebuilder {
   void meet_made(std::uint32_t r, Cursor& at, const Item& item, std::uint32_t i, std::uint32_t node,
                  const MadeTask& made, const std::vector<std::uint32_t>* carried);
   // The group of a role that a rank is in.
-  static std::pair<std::int64_t, std::int64_t> group_place(const NewRank& rank, GroupRole role);
+  std::pair<std::int64_t, std::int64_t> group_place(const NewRank& rank, GroupRole role) const;
   void arrive(std::uint32_t m, std::uint32_t id);
   // The second half of a kernel: after its meetings, or (it waits for nobody) after its arrival.
   void finish_row(std::uint32_t id, std::uint32_t arrival);
-  std::uint32_t simulated_members(GroupRole role) const;
+  std::uint32_t simulated_members(const NewRank& rank, GroupRole role) const;
 
   // ---- sizes of messages ----
   std::uint32_t part_group(const CommRow& row) const;
@@ -295,7 +304,11 @@ class Rebuilder {
   double exchange_ns(const JobLayout& l, std::int64_t a, std::int64_t b, double bytes) const;
   double traced_exchange_ns(const CommRow& row) const;
   // Of collectives that are not of gradients: activations, or one number a token.
-  double message_factor(const CommRow& row, GroupRole role) const;
+  double message_factor(const CommRow& row, GroupRole role, PieceKind kind, std::int64_t stage) const;
+  // Under sequence parallelism gradients of norms, and of other vectors of the hidden size, are summed over the tensor
+  // ranks when a step ends: so many of each layer, and those of the first and the last stage beside its layers.
+  double vectors_of(const CommRow& row) const;  // 0: it is none of these sums
+  void learn_vectors();
 
   // ---- after ----
   // Without step markers the whole run is one step: from the first that is done to the last, as in build_graph.
@@ -320,8 +333,12 @@ class Rebuilder {
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint8_t>, std::vector<const ExchangePiece*>> fitting;
   std::map<std::uint32_t, std::uint8_t> named_mask;           // by row of the traced job
   std::map<std::uint32_t, std::vector<Issued>> issued_after;  // by pending transfer
-  Bucketing buckets;
+  std::array<Bucketing, 2> buckets;                           // by owner
+  mutable std::map<std::tuple<GroupRole, std::int64_t, std::int64_t>, std::uint32_t>
+      members_run;  // of groups of experts
   double gradient_bytes = 4;
+  std::vector<double> stage_vectors;  // by stage of the traced job
+  double layer_vectors = 0, first_vectors = 0, last_vectors = 0;
   std::int32_t base_steps = 0;
   Schedule schedule;
   std::int64_t tensor = 1, replicas = 1;

@@ -158,6 +158,11 @@ Result<JobShape> target_shape(const JobModel& job, const std::map<std::string, s
       return fail("contradicts --num-microbatches " + asked.at("--num-microbatches"), "--global-batch-size");
     l.num_microbatches = *n / each;
   }
+  if (job.base.expert_tp > 0) {
+    if (has("--ffn")) return fail("the job has experts, whose width is one of its own: no edit changes it", "--ffn");
+    if (d.sequence_parallel != job.base.dims.sequence_parallel)
+      return fail("how tokens reach experts without it, or with it, is not in the traces", "--sequence-parallel");
+  }
   // each is below 10^8: two of them cannot overflow, three can
   if (l.tp * l.pp > 1'000'000 || l.tp * l.pp * l.dp > 1'000'000) return fail("more than a million ranks");
   l.world = l.tp * l.pp * l.dp;
@@ -190,6 +195,15 @@ Status check_shape(const JobShape& shape) {
     return fail(number(whole_number) + " " + what + " are not divisible by " + number(part) + " " + by, option);
   };
   if (l.world > 1'000'000) return fail("more than a million ranks");
+  if (shape.expert_tp > 0) {
+    if (l.tp != shape.expert_tp)
+      return fail("the job has experts: how tokens reach them under another tensor parallelism is not in the traces",
+                  "--tp");
+    if (l.tp * l.dp % (l.ep * l.etp) != 0)
+      return fail(std::to_string(l.tp * l.dp) + " ranks of a stage are not divisible by the " +
+                      std::to_string(l.ep * l.etp) + " that share its experts",
+                  "--dp");
+  }
   if (l.num_microbatches > 100'000) return fail("more than 100,000 micro-batches", "--num-microbatches");
   if (l.layers > 10'000) return fail("more than 10,000 layers", "--layers");
   if (Status s = forbid(static_cast<double>(l.pp * shape.chunks), static_cast<double>(l.layers), "layers",
@@ -302,6 +316,12 @@ MemoryJob memory_job(const JobModel& job, const JobShape& shape) {
   m.micro_batches = static_cast<double>(shape.layout.num_microbatches);
   m.zero_bubble = shape.schedule == ScheduleKind::zero_bubble;
   m.gated_mlp = shape.gated_mlp;
+  m.dense_mlp = shape.expert_tp == 0 || shape.dims.ffn > 0;
+  m.expert_replicas = static_cast<double>(shape.layout.expert_replicas());
+  if (shape.expert_tp > 0) {
+    m.routed = job.shape.routed;
+    m.routed_width = (job.shape.expert_gate ? 3 : 2) * job.shape.expert_width;
+  }
   m.tied_embedding = job.shape.tied_embedding != 0;
   m.flash_attention = job.shape.flash_attention;
   m.distributed_optimizer = shape.layout.distributed_optimizer;

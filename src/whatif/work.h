@@ -20,6 +20,13 @@ struct ModelShape {         // 0 = not told
   std::int8_t tied_embedding = -1;  // one weight for embedding and head: 1, 0; -1 = not told
   std::int64_t positions = 0;       // rows of a learnt position embedding; 0 = none seen
   std::int64_t dtype_bytes = 0;     // of activations
+  // Experts, as one rank has them; all 0: there are none, or nothing tells.
+  bool experts = false;
+  std::int64_t local_experts = 0;   // of one layer
+  double expert_width = 0;          // of one, as split over the ranks that share it
+  bool expert_gate = false;         // two projections in, in one product of twice the width
+  double routed = 0;                // tokens that a rank's experts work on, a token of a micro-batch: the mean
+  std::int64_t router_width = 0;    // of the whole layer: experts
   double confidence = 0;            // 0..1: share of the dimensions that were told, times how well the sources agree
   std::vector<std::string> doubts;  // what is missing, and what was assumed from what
 };

@@ -66,6 +66,10 @@ Sizes::Sizes(const ModelShape& m)
   heads.mbs = heads.heads = 1;
   heads.tp = -1;
   scores = heads * seq * seq;
+  routed = constant(m.routed) * tokens;
+  expert_width = constant(m.expert_width);
+  expert_gates = constant((m.expert_gate ? 2 : 1) * m.expert_width);
+  local_experts = static_cast<double>(m.local_experts);
 }
 
 bool Sizes::is(const Term& t, double x) const { return x >= 1 && std::abs(value(t) - x) < 0.5; }
@@ -91,6 +95,10 @@ Term Sizes::width(Place p, bool out) const {
       return out ? hidden : ffn;
     case Place::head:
       return out ? vocab : hidden;
+    case Place::expert_in:
+      return out ? expert_gates : hidden;
+    case Place::expert_out:
+      return out ? hidden : expert_width;
     default:
       return one;
   }

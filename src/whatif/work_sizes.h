@@ -40,8 +40,11 @@ class Sizes {
 
   Term one, hidden, qkv, attn, kv, ffn, gates, vocab;  // widths; `gates`: both projections of a gated MLP
   Term tokens, split_tokens, seq, head_dim;
-  Term heads;   // sequences * heads, the batch of attention
-  Term scores;  // of unfused attention
+  Term heads;                       // sequences * heads, the batch of attention
+  Term scores;                      // of unfused attention
+  Term routed;                      // tokens that a rank's experts work on; `known` where told
+  Term expert_width, expert_gates;  // of one expert, on one rank; both projections of a gated one
+  double local_experts = 0;
 
   double value(const Term& t) const { return t.value(dims_); }
   bool known(const Term& t) const { return value(t) >= 1; }
