@@ -66,12 +66,46 @@ Result<AppliedEdit> dp_alone(const Run& run, GraphBuild& build, JobLayout& layou
     return fail("not a whole number from 1: " + text, "--dp");
   const NetworkModel net = learn_network(run.traces, run.build, layout);
   AppliedEdit edit{{"--dp", text}, {}, "transfers alone change: gradient buckets stay as they are"};
-  edit.floor = n == layout.dp ? 0.0 : net.intra.seen && net.inter.seen ? 0.03 : 0.06;
-  edit.doubt = 0.2;
+  if (n != layout.dp)
+    edit.floor = {net.inter.seen ? Cause::transfers_inter : Cause::transfers_intra,
+                  net.intra.seen && net.inter.seen ? 0.03 : 0.06};
+  edit.doubt = {Cause::structure, 0.2};
   const auto done = change_dp(run.traces, build, layout, n);
   if (!done) return tl::unexpected(done.error());
   edit.changed = *done;
   return edit;
+}
+
+// Why the job cannot be told: where data were lost the file that lost them comes first.
+Error blamed(const Run& run, const Error& error) {
+  const auto lost_in = [&](const Notes& notes) -> const Note* {
+    for (const Note& n : notes.rows)
+      if (n.severity == Severity::data_loss) return &n;
+    return nullptr;
+  };
+  const Note* lost = lost_in(run.traces.notes);
+  std::string file;
+  for (const RankTrace& t : run.traces.ranks)
+    if (lost == nullptr && (lost = lost_in(t.notes)) != nullptr) file = t.file;
+  if (lost == nullptr) return error;
+  if (lost->first.find(file) != std::string::npos) file.clear();
+  return {lost->name + ": " + lost->first + "; so this cannot be told: " + error.line(), file,
+          "leave the damaged file out, or give a whole one"};
+}
+
+// Stages of which no rank has a trace: what is answered lacks their work.
+void note_untraced_stages(const JobLayout& layout, const ExecGraph& g, Notes& notes) {
+  std::vector<std::uint8_t> seen(static_cast<std::size_t>(layout.pp), 0);
+  for (const GraphRank& r : g.ranks) seen[static_cast<std::size_t>(layout.stage_of(r.rank))] = 1;
+  std::string which;
+  std::uint64_t count = 0;
+  for (std::size_t s = 0; s < seen.size(); ++s) {
+    if (seen[s] != 0) continue;
+    if (++count <= 8) which += (which.empty() ? "" : ",") + std::to_string(s);
+  }
+  notes.add("stages-without-trace", Severity::data_loss, count,
+            "pipeline stage " + which + (count > 8 ? ",..." : "") + " of " + std::to_string(layout.pp),
+            "no rank of it has a trace, so its work is not known: give one rank of each stage at least");
 }
 
 }  // namespace
@@ -116,9 +150,9 @@ Result<int> run_predict(const Args& given) {
   auto layout = recognise_layout(run->traces, run->build, said);
   Result<JobModel> job = layout ? learn_job(run->traces, run->build, *layout, said, overlap)
                                 : Result<JobModel>(tl::unexpected(layout.error()));
-  if (!job && args.has("--layout")) return tl::unexpected(job.error());
-  if (!job && !asked.empty() && !(layout && asked.size() == 1 && asked.contains("--dp")))
-    return tl::unexpected(job.error());
+  const bool dp_asked_alone = layout && asked.size() == 1 && asked.contains("--dp");
+  if (!job && (args.has("--layout") || (!asked.empty() && !dp_asked_alone)))
+    return tl::unexpected(blamed(*run, job.error()));
 
   progress.stage("changing the job");
   Run changed;
@@ -132,14 +166,14 @@ Result<int> run_predict(const Args& given) {
     if (e.name == "--without-stragglers" && job) std::fill(job->slow.begin(), job->slow.end(), 1.0);
   }
   if (args.has("--platform")) {
-    if (!job) return tl::unexpected(job.error());
+    if (!job) return tl::unexpected(blamed(*run, job.error()));
     AppliedEdit edit{
         {"--platform", args.value("--platform")}, {}, "work goes with throughput and bandwidth of the GPUs"};
-    edit.doubt = 0.3;
-    edit.floor = 0.1;
+    edit.doubt = {Cause::kernels_from_facts, 0.3};
+    edit.floor = {Cause::kernels_from_facts, 0.1};
     const auto done = change_platform(run->traces, changed.build, *job, edit.edit.value);
     if (!done) return tl::unexpected(done.error());
-    if (done->nodes == 0) edit.floor = 0;
+    if (done->nodes == 0) edit.floor = {};
     edit.changed = *done;
     applied.push_back(std::move(edit));
   }
@@ -179,7 +213,7 @@ Result<int> run_predict(const Args& given) {
   }
   SearchResult found;
   if (space) {
-    if (!job) return tl::unexpected(job.error());
+    if (!job) return tl::unexpected(blamed(*run, job.error()));
     // what was asked for is not varied
     if (asked.contains("--tp")) space->tp = next.layout.tp, space->max_tp = next.layout.tp;
     if (asked.contains("--pp")) space->pp = next.layout.pp;
@@ -213,10 +247,23 @@ Result<int> run_predict(const Args& given) {
   if (rebuilt) report.new_traces = &rebuilt->traces;
   if (sized) report.memory = &memory;
   if (space) report.search = &found;
+  Section stragglers;
+  if (args.has("--without-stragglers")) {
+    const auto rows = select_steps(run->build.graph, options->steps);
+    if (!rows) return tl::unexpected(rows.error());
+    stragglers = stragglers_section(run->traces, run->build, run->replay, *rows);
+    report.stragglers = &stragglers;
+  }
   auto document =
       predict_document(run->traces, run->build, run->replay, changed.build, changed.replay, applied, report);
   if (!document) return tl::unexpected(document.error());
   document->inputs = args.positional;
+  if (layout) note_untraced_stages(*layout, run->build.graph, document->notes);
+  if (job)
+    for (const LeftAsItIs& left : left_as_it_is(job->base, next, asked))
+      document->notes.add("left-as-it-is", Severity::info, 1, left.edit + " leaves " + left.stays,
+                          left.options.empty() ? "no other dimension follows"
+                                               : "no other dimension follows; to change it too: " + left.options);
   if (!job)
     document->notes.add(layout ? "shape-unknown" : "layout-unknown", Severity::warning, 1, job.error().what,
                         "edits of the layout and of the model cannot be made on this job");

@@ -209,6 +209,7 @@ struct PredictReportOptions {
   const MemoryParts* memory = nullptr;   // of a GPU of the fullest stage, GiB
   double capacity_gib = 0;               // of a GPU; 0 = not known
   const SearchResult* search = nullptr;  // --search
+  const Section* stragglers = nullptr;   // those that were taken out
 };
 // What `orrery predict` answers: `base` as replayed in `before`, `changed` (other ranks and nodes, perhaps) in `after`.
 // Document::inputs is left to the caller. Error: a step that does not exist.

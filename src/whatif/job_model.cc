@@ -515,6 +515,7 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
   const ExecGraph& g = build.graph;
   const int bytes = job.shape.dtype_bytes > 0 ? static_cast<int>(job.shape.dtype_bytes) : 2;
   std::vector<double> factor(job.samples.size(), 1), relative(job.samples.size(), 0), total(job.samples.size(), 0);
+  std::vector<std::uint8_t> by_facts(job.samples.size(), 0);
   std::vector<float> ready(job.samples.size(), 0), ready_before(job.samples.size(), 0);
   for (std::size_t s = 0; s < job.samples.size(); ++s) {
     const bool split = next.dims.sequence_parallel && !job.base.dims.sequence_parallel;
@@ -536,6 +537,7 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
     if (e.ns <= 0 || job.samples[s].ns <= 0) continue;
     factor[s] = e.ns / job.samples[s].ns;
     relative[s] = e.relative_error;
+    by_facts[s] = e.from_facts;
     error.from_facts += e.from_facts;
   }
   rates.factor.assign(g.size(), 1);
@@ -551,9 +553,10 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
     total[s] += static_cast<double>(g.duration[n]) * factor[s];
     all += static_cast<double>(g.duration[n]) * factor[s];
   }
-  double sum = 0;
-  for (std::size_t s = 0; s < job.samples.size(); ++s) sum += std::pow(total[s] * relative[s], 2);
-  error.relative = all > 0 ? std::sqrt(sum) / all : 0;
+  double squares[2] = {0, 0};
+  for (std::size_t s = 0; s < job.samples.size(); ++s) squares[by_facts[s]] += std::pow(total[s] * relative[s], 2);
+  error.rescaled = all > 0 ? std::sqrt(squares[0]) / all : 0;
+  error.by_facts = all > 0 ? std::sqrt(squares[1]) / all : 0;
   if (job.base.layer_parameters > 0) spread_parameters(job, build, rates);
   rates.parameter = job.parameter;
   rates.slow = job.slow;

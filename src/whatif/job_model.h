@@ -44,7 +44,8 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
 Status check_dimensions(const JobModel& job, const JobShape& next);
 
 struct RatesError {
-  double relative = 0;           // of the time of all kernels that compute: one standard deviation
+  // Of the time of all kernels that compute, one standard deviation: of those that the trace has points of, of others.
+  double rescaled = 0, by_facts = 0;
   std::uint64_t from_facts = 0;  // kernels of which nothing in the trace tells
   std::uint64_t from_table = 0;  // kernels whose time the user stated
 };

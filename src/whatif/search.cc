@@ -187,7 +187,7 @@ Result<SearchResult> search(const TraceSet& traces, const GraphBuild& build, con
       double sum = 0.01 * 0.01;  // one pipeline for all
       for (const AppliedEdit& e :
            describe_shape_edits(job, c.shape, differences(job.base, c.shape), error, Changed{1, 0}))
-        sum += e.floor * e.floor;
+        sum += std::pow(e.floor.total(), 2);
       c.half_ms = std::max(0.005, std::sqrt(sum)) * c.iteration_ms;
     } else {
       c.why_not = ms.error().what;
