@@ -2,7 +2,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <cmath>
+#include <iterator>
 #include <optional>
 
 #include "cli/options.h"
@@ -76,6 +79,16 @@ Result<AppliedEdit> dp_alone(const Run& run, GraphBuild& build, JobLayout& layou
   return edit;
 }
 
+// `--platform list`
+Result<int> list_platforms(const Args& args) {
+  const auto options = understand(*find_command("predict"), args);
+  if (!options) return tl::unexpected(options.error());
+  Document d;
+  d.command = "predict";
+  d.sections.push_back(platforms_section());
+  return emit(d, *options);
+}
+
 // Why the job cannot be told: where data were lost the file that lost them comes first.
 Error blamed(const Run& run, const Error& error) {
   const auto lost_in = [&](const Notes& notes) -> const Note* {
@@ -89,23 +102,79 @@ Error blamed(const Run& run, const Error& error) {
     if (lost == nullptr && (lost = lost_in(t.notes)) != nullptr) file = t.file;
   if (lost == nullptr) return error;
   if (lost->first.find(file) != std::string::npos) file.clear();
-  return {lost->name + ": " + lost->first + "; so this cannot be told: " + error.line(), file,
+  return {lost->name + ": " + lost->first + "; so this cannot be told: " + error.what, file,
           "leave the damaged file out, or give a whole one"};
 }
 
-// Stages of which no rank has a trace: what is answered lacks their work.
-void note_untraced_stages(const JobLayout& layout, const ExecGraph& g, Notes& notes) {
+// "pipeline stage 1 of 4": those of which no rank has a trace; "" = none.
+std::string untraced_stages(const JobLayout& layout, const ExecGraph& g) {
   std::vector<std::uint8_t> seen(static_cast<std::size_t>(layout.pp), 0);
   for (const GraphRank& r : g.ranks) seen[static_cast<std::size_t>(layout.stage_of(r.rank))] = 1;
   std::string which;
-  std::uint64_t count = 0;
-  for (std::size_t s = 0; s < seen.size(); ++s) {
-    if (seen[s] != 0) continue;
-    if (++count <= 8) which += (which.empty() ? "" : ",") + std::to_string(s);
+  std::size_t count = 0;
+  for (std::size_t s = 0; s < seen.size(); ++s)
+    if (seen[s] == 0 && ++count <= 8) which += (which.empty() ? "" : ",") + std::to_string(s);
+  if (count == 0) return "";
+  return "pipeline stage " + which + (count > 8 ? ",..." : "") + " of " + std::to_string(layout.pp);
+}
+
+// The layouts that are feasible; what was asked for is not varied.
+Result<SearchResult> try_layouts(const Run& run, const GraphBuild& edited, const JobModel& job, const JobShape& from,
+                                 SearchSpace space, const CostTable& table, const Overlap& overlap,
+                                 const std::map<std::string, std::string>& asked, const RunOptions& options,
+                                 Progress& progress) {
+  if (asked.contains("--tp")) space.tp = from.layout.tp, space.max_tp = from.layout.tp;
+  if (asked.contains("--pp")) space.pp = from.layout.pp;
+  if (asked.contains("--dp")) space.dp = from.layout.dp;
+  space.most_nodes = most_nodes();
+  progress.stage("trying layouts");
+  return search(run.traces, run.build, edited, job, from, space, &table, overlap,
+                iteration_ms(run.build.graph, run.replay), options.threads,
+                [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); });
+}
+
+// As a shell takes it.
+std::string shell_word(const std::string& word) {
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) || std::string_view("-_./=,:+@%").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+// The command line without the search, and with the layout that it found.
+std::string repeat_command(const Args& args, const JobShape& shape) {
+  constexpr std::string_view kVaried[] = {"--search",
+                                          "--tp",
+                                          "--pp",
+                                          "--dp",
+                                          "--micro-batch-size",
+                                          "--num-microbatches",
+                                          "--microbatches",
+                                          "--global-batch-size",
+                                          "--schedule",
+                                          "--seq"};
+  constexpr std::string_view kAnswer[] = {"--json", "--quiet", "--csv", "--threads", "--explain"};
+  std::string out = "orrery predict";
+  for (const std::string& path : args.positional) out += " " + shell_word(path);
+  const auto among = [](const auto& names, std::string_view name) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  const bool splits_no_sequence = shape.layout.tp == 1;  // one rank has nothing to split
+  for (const auto& [name, values] : args.options) {
+    if (among(kVaried, name) || among(kAnswer, name)) continue;
+    if (splits_no_sequence && name == "--sequence-parallel") continue;
+    if (values.empty()) out += " " + name;
+    for (const std::string& value : values) out += " " + name + " " + shell_word(value);
   }
-  notes.add("stages-without-trace", Severity::data_loss, count,
-            "pipeline stage " + which + (count > 8 ? ",..." : "") + " of " + std::to_string(layout.pp),
-            "no rank of it has a trace, so its work is not known: give one rank of each stage at least");
+  const JobLayout& l = shape.layout;
+  out += " --tp " + std::to_string(l.tp) + " --pp " + std::to_string(l.pp) + " --dp " + std::to_string(l.dp);
+  out += " --micro-batch-size " + std::to_string(std::llround(shape.dims.mbs)) + " --num-microbatches " +
+         std::to_string(l.num_microbatches) + " --schedule " + schedule_text(shape);
+  if (splits_no_sequence) out += " --sequence-parallel off";
+  return out;
 }
 
 }  // namespace
@@ -114,7 +183,14 @@ Result<int> run_predict(const Args& given) {
   for (const auto& [name, full] : kShortNames)
     if (given.has(name) && given.has(full))
       return fail("the same as " + std::string(full) + ", which is given too", std::string(name));
+  if (given.value("--platform") == "list") return list_platforms(given);
+  if (given.positional.empty()) return fail("needs TRACE...", "predict", "see orrery help predict");
   const Args args = with_full_names(given);
+  if (args.has("--search") && args.has("--export"))
+    return fail("a search ranks many runs and writes none", "--export",
+                "predict the layout that you choose with the command that the search answers, and export that");
+  if (args.has("--platform"))
+    if (const auto known = known_platform(args.value("--platform")); !known) return tl::unexpected(known.error());
   auto options = understand(*find_command("predict"), args);
   if (!options) return tl::unexpected(options.error());
   std::map<std::string, std::string> asked;
@@ -181,11 +257,22 @@ Result<int> run_predict(const Args& given) {
   JobShape next = job ? job->base : JobShape{};
   std::optional<Rebuilt> rebuilt;
   Overlap new_overlap;
+  SearchResult found;
+  if (space && !job) return tl::unexpected(blamed(*run, job.error()));
   if (job) {
     auto shape = target_shape(*job, asked);
     if (!shape) return tl::unexpected(shape.error());
     next = std::move(*shape);
     if (Status ok = check_dimensions(*job, next); !ok) return tl::unexpected(ok.error());
+    if (space) {
+      auto tried = try_layouts(*run, changed.build, *job, next, *space, table, overlap, asked, *options, progress);
+      if (!tried) return tl::unexpected(tried.error());
+      found = std::move(*tried);
+      for (Candidate& c : found.candidates) c.repeat = repeat_command(args, c.shape);
+    }
+    if (!same_shape(job->base, next))
+      if (const std::string stages = untraced_stages(*layout, run->build.graph); !stages.empty())
+        return fail("no rank of " + stages + " has a trace", "", "another configuration needs one of each stage");
     RatesError error;
     Changed moved;
     if (!same_shape(job->base, next) || !table.rows().empty()) {
@@ -210,21 +297,6 @@ Result<int> run_predict(const Args& given) {
     auto done = dp_alone(*run, changed.build, new_layout, asked.at("--dp"));
     if (!done) return tl::unexpected(done.error());
     applied.push_back(std::move(*done));
-  }
-  SearchResult found;
-  if (space) {
-    if (!job) return tl::unexpected(blamed(*run, job.error()));
-    // what was asked for is not varied
-    if (asked.contains("--tp")) space->tp = next.layout.tp, space->max_tp = next.layout.tp;
-    if (asked.contains("--pp")) space->pp = next.layout.pp;
-    if (asked.contains("--dp")) space->dp = next.layout.dp;
-    progress.stage("trying layouts");
-    space->most_nodes = most_nodes();
-    auto made =
-        search(run->traces, run->build, *job, next, *space, overlap, iteration_ms(run->build.graph, run->replay),
-               options->threads, [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); });
-    if (!made) return tl::unexpected(made.error());
-    found = std::move(*made);
   }
   const TraceSet& traces = rebuilt ? rebuilt->traces : run->traces;
   Scenario scenario{traces, changed.build};
@@ -258,10 +330,12 @@ Result<int> run_predict(const Args& given) {
       predict_document(run->traces, run->build, run->replay, changed.build, changed.replay, applied, report);
   if (!document) return tl::unexpected(document.error());
   document->inputs = args.positional;
-  if (layout) note_untraced_stages(*layout, run->build.graph, document->notes);
+  if (const std::string stages = layout ? untraced_stages(*layout, run->build.graph) : ""; !stages.empty())
+    document->notes.add("stages-without-trace", Severity::data_loss, 1, stages,
+                        "no rank of it has a trace, so its work is not known: give one rank of each stage at least");
   if (job)
     for (const LeftAsItIs& left : left_as_it_is(job->base, next, asked))
-      document->notes.add("left-as-it-is", Severity::info, 1, left.edit + " leaves " + left.stays,
+      document->notes.add(left.note, Severity::info, 1, left.edit + " leaves " + left.stays,
                           left.options.empty() ? "no other dimension follows"
                                                : "no other dimension follows; to change it too: " + left.options);
   if (!job)
@@ -273,6 +347,10 @@ Result<int> run_predict(const Args& given) {
   if (rebuilt)
     for (const std::string& what : rebuilt->modelled)
       document->notes.add("modelled", Severity::info, 1, what, "the traced job has nothing like it");
+  if (space)
+    for (const Edit& e : edits_among(kAfter, args))
+      document->notes.add("edit-not-searched", Severity::warning, 1, e.name + (e.value.empty() ? "" : " " + e.value),
+                          "layouts are ranked without it; the command of each has it");
   if (applied.empty())
     document->notes.add("no-edit", Severity::info, 1, "", "nothing is changed: the prediction is the replay");
   if (!options->export_path.empty()) {

@@ -13,8 +13,6 @@ namespace {
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 constexpr std::string_view kAdvice = "columns: kernel,shape,time_us";
 
-std::string at_line(const std::string& where, std::uint64_t line) { return where + ", line " + std::to_string(line); }
-
 std::string_view trimmed(std::string_view s) {
   while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
   while (!s.empty() && (s.back() == ' ' || s.back() == '\t')) s.remove_suffix(1);
@@ -43,7 +41,8 @@ class CsvReader {
         if (at_ < text_.size() && text_[at_] != ',' && text_[at_] != '\n' && text_[at_] != '\r')
           return State::stray_quote;
       } else {
-        const std::size_t end = std::min(text_.find_first_of(",\r\n", at_), text_.size());
+        std::size_t end = at_;
+        while (end < text_.size() && text_[end] != ',' && text_[end] != '\r' && text_[end] != '\n') ++end;
         field = trimmed(text_.substr(at_, end - at_));
         at_ = end;
       }
@@ -103,19 +102,14 @@ bool canonical_shape(std::string_view text, std::string& shape) {
   return true;
 }
 
-std::string key(std::string_view kernel, std::string_view shape) {
-  std::string s(kernel);
-  s += '\0';
-  s += shape;
-  return s;
-}
-
 }  // namespace
 
 const CostRow* CostTable::lookup(std::string_view kernel, std::string_view shape) const {
-  auto at = index_.find(key(kernel, shape));
-  if (at == index_.end() && !shape.empty()) at = index_.find(key(kernel, {}));
-  return at == index_.end() ? nullptr : &rows_[at->second];
+  const auto of = index_.find(std::string(kernel));
+  if (of == index_.end()) return nullptr;
+  auto at = of->second.find(std::string(shape));
+  if (at == of->second.end() && !shape.empty()) at = of->second.find(std::string());
+  return at == of->second.end() ? nullptr : &rows_[at->second];
 }
 
 std::string shape_text(const WorkSize& size) {
@@ -143,40 +137,44 @@ Result<CostTable> parse_cost_table(std::string_view text, const std::string& whe
   std::vector<std::string> fields;
   std::array<std::size_t, 3> column = {};
   std::size_t width = 0;
+  std::unordered_map<std::string, std::size_t>* last_shapes = nullptr;  // of the kernel of the last row
   for (CsvReader::State state; (state = reader.next(fields)) != CsvReader::State::end;) {
-    const std::string here = at_line(where, reader.line());
-    if (state == CsvReader::State::open_quote) return fail("a quoted field has no end", here, "write \"\" for a quote");
+    const auto wrong = [&](std::string what, std::string advice) {
+      return fail(std::move(what), where + ", line " + std::to_string(reader.line()), std::move(advice));
+    };
+    if (state == CsvReader::State::open_quote) return wrong("a quoted field has no end", "write \"\" for a quote");
     if (state == CsvReader::State::stray_quote)
-      return fail("text after a quoted field", here, "write \"\" for a quote within one");
+      return wrong("text after a quoted field", "write \"\" for a quote within one");
     if (fields.size() == 1 && fields[0].empty()) continue;
     if (width == 0) {
       width = fields.size();
       for (std::size_t c = 0; c < kColumns.size(); ++c) {
         const auto found = std::find(fields.begin(), fields.end(), kColumns[c]);
         if (found == fields.end())
-          return fail("no column " + std::string(kColumns[c]) + " in the header", here, std::string(kAdvice));
+          return wrong("no column " + std::string(kColumns[c]) + " in the header", std::string(kAdvice));
         column[c] = static_cast<std::size_t>(found - fields.begin());
       }
       continue;
     }
     if (fields.size() != width)
-      return fail(std::to_string(fields.size()) + " fields, the header has " + std::to_string(width), here,
-                  "quote kernel names that have commas");
+      return wrong(std::to_string(fields.size()) + " fields, the header has " + std::to_string(width),
+                   "quote kernel names that have commas");
     CostRow row;
     row.kernel = fields[column[0]];
     row.line = reader.line();
-    if (row.kernel.empty()) return fail("no kernel name", here, std::string(kAdvice));
+    if (row.kernel.empty()) return wrong("no kernel name", std::string(kAdvice));
     if (!canonical_shape(fields[column[1]], row.shape))
-      return fail("'" + fields[column[1]] + "' is not a shape", here,
-                  "MxNxK or BxMxNxK, a number of elements, or empty for any");
+      return wrong("'" + fields[column[1]] + "' is not a shape",
+                   "MxNxK or BxMxNxK, a number of elements, or empty for any");
     double us = 0;
     if (read_double(fields[column[2]], us) != NumberState::ok || us <= 0 || us > 1e12)
-      return fail("'" + fields[column[2]] + "' is not a time", here, "microseconds, above 0");
+      return wrong("'" + fields[column[2]] + "' is not a time", "microseconds, above 0");
     row.ns = us * 1e3;
-    const auto [at, is_new] = table.index_.try_emplace(key(row.kernel, row.shape), table.rows_.size());
+    if (last_shapes == nullptr || row.kernel != table.rows_.back().kernel) last_shapes = &table.index_[row.kernel];
+    const auto [at, is_new] = last_shapes->try_emplace(row.shape, table.rows_.size());
     if (!is_new)
-      return fail("the same kernel and shape as in line " + std::to_string(table.rows_[at->second].line), here,
-                  "keep one of them");
+      return wrong("the same kernel and shape as in line " + std::to_string(table.rows_[at->second].line),
+                   "keep one of them");
     table.rows_.push_back(std::move(row));
   }
   if (width == 0) return fail("empty", where, std::string(kAdvice));

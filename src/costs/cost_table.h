@@ -33,7 +33,7 @@ class CostTable {
  private:
   friend Result<CostTable> parse_cost_table(std::string_view text, const std::string& where);
   std::vector<CostRow> rows_;
-  std::unordered_map<std::string, std::size_t> index_;  // kernel, a zero byte, shape -> row
+  std::unordered_map<std::string, std::unordered_map<std::string, std::size_t>> index_;  // kernel -> shape -> row
 };
 
 // How the table writes a size; "" for kinds that have none (fixed, unknown).

@@ -33,4 +33,10 @@ const GpuFacts* find_gpu(std::string_view device) {
   return nullptr;
 }
 
+std::vector<std::string_view> gpu_names() {
+  std::vector<std::string_view> names;
+  for (const GpuFacts& g : kGpus) names.push_back(g.name);
+  return names;
+}
+
 }  // namespace orrery

@@ -1,6 +1,7 @@
 // What is known of GPUs and of the servers they are sold in, without any trace. Every number with its source.
 #pragma once
 #include <string_view>
+#include <vector>
 
 namespace orrery {
 
@@ -22,5 +23,7 @@ struct GpuFacts {
 
 // The row whose name is part of `device`; nullptr = not known.
 const GpuFacts* find_gpu(std::string_view device);
+// The names of all rows, in their order.
+std::vector<std::string_view> gpu_names();
 
 }  // namespace orrery

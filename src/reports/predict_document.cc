@@ -112,7 +112,10 @@ Section summary_for_people(const Side& before, double measured, const Side& afte
   row("measured ms", measured, std::string());
   row("GPUs", cell_of(was.gpus), cell_of(now.gpus));
   row("global batch size (sequences)", cell_of(was.global_batch), cell_of(now.global_batch));
-  row("tokens/s", cell_of(was.tokens_per_s), cell_of(now.tokens_per_s));
+  const auto rounded = [](const std::optional<double>& x) {
+    return x ? Cell{static_cast<std::int64_t>(std::llround(*x))} : Cell{};
+  };
+  row("tokens/s", rounded(was.tokens_per_s), rounded(now.tokens_per_s));
   for (std::size_t c = 0; c < kClasses.size(); ++c) {
     std::string name = kClasses[c];
     std::replace(name.begin(), name.end(), '_', ' ');
@@ -242,8 +245,10 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   for (const auto& [key, ms] : order)
     explain.table.rows.push_back({key.first, key.second, ms[0], ms[1], ms[1] - ms[0]});
 
-  if (options.search != nullptr)
+  if (options.search != nullptr) {
     d.sections.push_back(candidates_section(*options.search, options.capacity_gib, d.notes));
+    d.sections.push_back(winner_for_people(*options.search));
+  }
   Section summary = summary_for_people(replayed, measured.iteration, predicted, half, was, now);
   if (options.memory != nullptr) {
     const MemoryParts& m = *options.memory;

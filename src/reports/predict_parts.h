@@ -23,6 +23,9 @@ Section interval_section(const Doubt& parts);
 // The best first; those that could not be put together are counted in `notes`.
 Section candidates_section(const SearchResult& found, double capacity, Notes& notes);
 
+// The command that predicts the best alone.
+Section winner_for_people(const SearchResult& found);
+
 // ---- predict_layout.cc ----
 
 // Both configurations, for programs; and side by side, for people.

@@ -217,6 +217,9 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
                                   const GraphBuild& changed, const Replay& after, const std::vector<AppliedEdit>& edits,
                                   const PredictReportOptions& options = {});
 
+// The GPUs that --platform knows.
+Section platforms_section();
+
 struct DiffSide {
   const TraceSet& traces;
   const GraphBuild& build;

@@ -338,6 +338,13 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   }
   if (!shape) return tl::unexpected(shape.error());
   job.shape = std::move(*shape);
+  const bool sure_of_ranks = std::none_of(layout.doubts.begin(), layout.doubts.end(),
+                                          [](const std::string& d) { return d.starts_with("tensor parallel"); });
+  if (!job.shape.contradictions.empty() && sure_of_ranks)
+    return fail(job.shape.contradictions.front(), "", "leave it out of --layout, which says what the traces do not");
+  if (given.recompute && !job.shape.recompute.empty() && *given.recompute != job.shape.recompute)
+    job.shape.doubts.push_back("recompute: said to be " + *given.recompute + ", the order of the operators tells " +
+                               job.shape.recompute);
   if (given.dims.vocab > 0) settle_vocabulary(given.dims.vocab, layout.tp, job.shape);
   if (given.sequence_parallel) job.shape.dims.sequence_parallel = *given.sequence_parallel && layout.tp > 1;
   if (given.recompute) job.shape.recompute = *given.recompute;

@@ -5,6 +5,17 @@
 
 namespace orrery {
 
+Result<const GpuFacts*> known_platform(const std::string& name) {
+  std::string upper = name;
+  for (char& letter : upper) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  // a row's own name may have small letters ("H100 PCIe")
+  for (const std::string& spelling : {name, upper})
+    if (const GpuFacts* gpu = find_gpu(spelling); gpu != nullptr) return gpu;
+  std::string names;
+  for (const std::string_view known : gpu_names()) names += (names.empty() ? "" : ", ") + std::string(known);
+  return fail("nothing is known of this GPU: " + name, "--platform", "known are " + names);
+}
+
 Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobModel& job, const std::string& name) {
   const GpuFacts* from = nullptr;
   for (const RankTrace& t : traces.ranks)
@@ -12,13 +23,9 @@ Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobMo
       if (from == nullptr) from = find_gpu(d.name);
   if (from == nullptr)
     return fail("the traces do not say which GPU they are from, or nothing is known of it", "--platform");
-  std::string upper = name;
-  for (char& letter : upper) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
-  const GpuFacts* to = find_gpu(upper);
-  if (to == nullptr) {
-    return fail("nothing is known of this GPU: " + name, "--platform",
-                "H100, H200, B200, A100, V100, H800, MI300X ...");
-  }
+  const auto known = known_platform(name);
+  if (!known) return tl::unexpected(known.error());
+  const GpuFacts* to = *known;
   Changed changed;
   if (to == from) return changed;
   const double compute = from->bf16_tflops / to->bf16_tflops, memory = from->memory_gb_per_s / to->memory_gb_per_s;

@@ -32,6 +32,7 @@ std::vector<AppliedEdit> describe_shape_edits(const JobModel& job, const JobShap
 
 // What does not follow an edit, where users of the field would expect it to. (followed.cc)
 struct LeftAsItIs {
+  std::string note;     // its name
   std::string edit;     // "--hidden 4096"
   std::string stays;    // "ffn 8192, heads 16 of 128"
   std::string options;  // that would keep the proportion or the batch: "--ffn 16384 --heads 32"; "" = none would
