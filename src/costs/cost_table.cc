@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
+#include <utility>
 
 #include "base/byte_source.h"
 #include "base/number_text.h"
@@ -102,14 +104,48 @@ bool canonical_shape(std::string_view text, std::string& shape) {
   return true;
 }
 
+std::uint64_t hash_of(std::string_view kernel, std::string_view shape) {
+  const std::hash<std::string_view> hash;
+  std::uint64_t h = hash(kernel) * 0x9e3779b97f4a7c15u + hash(shape);
+  h ^= h >> 32;
+  return h * 0x9e3779b97f4a7c15u;
+}
+
 }  // namespace
 
+std::size_t CostTable::slot_of(std::string_view kernel, std::string_view shape, std::uint64_t hash) const {
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t k = hash >> 32;; ++k) {
+    const Slot& slot = slots_[k & mask];
+    if (slot.row == kNone) return k & mask;
+    if (slot.hash == hash && rows_[slot.row].shape == shape && rows_[slot.row].kernel == kernel) return k & mask;
+  }
+}
+
+std::uint32_t CostTable::add(CostRow row) {
+  if (slots_.size() <= 2 * rows_.size()) {
+    const std::vector<Slot> old =
+        std::exchange(slots_, std::vector<Slot>(std::max<std::size_t>(64, 2 * slots_.size())));
+    for (const Slot& taken : old) {
+      if (taken.row == kNone) continue;
+      std::size_t k = taken.hash >> 32;
+      while (slots_[k & (slots_.size() - 1)].row != kNone) ++k;
+      slots_[k & (slots_.size() - 1)] = taken;
+    }
+  }
+  const std::uint64_t hash = hash_of(row.kernel, row.shape);
+  Slot& slot = slots_[slot_of(row.kernel, row.shape, hash)];
+  if (slot.row != kNone) return slot.row;
+  slot = {hash, static_cast<std::uint32_t>(rows_.size())};
+  rows_.push_back(std::move(row));
+  return kNone;
+}
+
 const CostRow* CostTable::lookup(std::string_view kernel, std::string_view shape) const {
-  const auto of = index_.find(std::string(kernel));
-  if (of == index_.end()) return nullptr;
-  auto at = of->second.find(std::string(shape));
-  if (at == of->second.end() && !shape.empty()) at = of->second.find(std::string());
-  return at == of->second.end() ? nullptr : &rows_[at->second];
+  if (slots_.empty()) return nullptr;
+  std::uint32_t row = slots_[slot_of(kernel, shape, hash_of(kernel, shape))].row;
+  if (row == kNone && !shape.empty()) row = slots_[slot_of(kernel, {}, hash_of(kernel, {}))].row;
+  return row == kNone ? nullptr : &rows_[row];
 }
 
 std::string shape_text(const WorkSize& size) {
@@ -137,7 +173,6 @@ Result<CostTable> parse_cost_table(std::string_view text, const std::string& whe
   std::vector<std::string> fields;
   std::array<std::size_t, 3> column = {};
   std::size_t width = 0;
-  std::unordered_map<std::string, std::size_t>* last_shapes = nullptr;  // of the kernel of the last row
   for (CsvReader::State state; (state = reader.next(fields)) != CsvReader::State::end;) {
     const auto wrong = [&](std::string what, std::string advice) {
       return fail(std::move(what), where + ", line " + std::to_string(reader.line()), std::move(advice));
@@ -170,12 +205,9 @@ Result<CostTable> parse_cost_table(std::string_view text, const std::string& whe
     if (read_double(fields[column[2]], us) != NumberState::ok || us <= 0 || us > 1e12)
       return wrong("'" + fields[column[2]] + "' is not a time", "microseconds, above 0");
     row.ns = us * 1e3;
-    if (last_shapes == nullptr || row.kernel != table.rows_.back().kernel) last_shapes = &table.index_[row.kernel];
-    const auto [at, is_new] = last_shapes->try_emplace(row.shape, table.rows_.size());
-    if (!is_new)
-      return wrong("the same kernel and shape as in line " + std::to_string(table.rows_[at->second].line),
+    if (const std::uint32_t before = table.add(std::move(row)); before != CostTable::kNone)
+      return wrong("the same kernel and shape as in line " + std::to_string(table.rows_[before].line),
                    "keep one of them");
-    table.rows_.push_back(std::move(row));
   }
   if (width == 0) return fail("empty", where, std::string(kAdvice));
   return table;

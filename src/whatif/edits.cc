@@ -312,7 +312,7 @@ std::string_view name_of(Cause c) {
     case Cause::replay:
       return "replay's own error";
     case Cause::least:
-      return "no interval is narrower";
+      return "the least that is given (0.5 %)";
   }
   return "";
 }

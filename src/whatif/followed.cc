@@ -40,7 +40,8 @@ std::vector<LeftAsItIs> left_as_it_is(const JobShape& base, const JobShape& next
     }
     if (!left.stays.empty()) out.push_back(std::move(left));
   } else if (a.heads * a.head_dim != b.heads * b.head_dim && !has("--hidden") && a.hidden == a.heads * a.head_dim) {
-    LeftAsItIs left{"dimensions-stay", has("--heads") ? "--heads " + number(b.heads) : "--head-dim " + number(b.head_dim),
+    LeftAsItIs left{"dimensions-stay",
+                    has("--heads") ? "--heads " + number(b.heads) : "--head-dim " + number(b.head_dim),
                     "hidden " + number(a.hidden),
                     {}};
     if (has("--heads") && !has("--head-dim")) {
@@ -54,7 +55,8 @@ std::vector<LeftAsItIs> left_as_it_is(const JobShape& base, const JobShape& next
   if (x.dp != y.dp && a.mbs > 0 && x.num_microbatches > 0 && !has("--num-microbatches") && !has("--micro-batch-size") &&
       !has("--global-batch-size")) {
     const double batch = a.mbs * static_cast<double>(x.num_microbatches * x.dp);
-    LeftAsItIs left{"batch-changes", "--dp " + std::to_string(y.dp),
+    LeftAsItIs left{"batch-changes",
+                    "--dp " + std::to_string(y.dp),
                     "micro-batches of a pipeline " + std::to_string(x.num_microbatches) + " (the batch becomes " +
                         number(batch * static_cast<double>(y.dp) / static_cast<double>(x.dp)) + " sequences)",
                     {}};

@@ -7,6 +7,7 @@
 
 #include "base/median.h"
 #include "whatif/collective_edits.h"
+#include "whatif/platform.h"
 #include "whatif/recompute.h"
 #include "whatif/zero_bubble.h"
 
@@ -96,7 +97,7 @@ namespace {
 
 // What is said is the tokenizer's or that of the tables, which Megatron-LM makes a multiple of 128 for every rank.
 void settle_vocabulary(double said, std::int64_t tp, ModelShape& shape) {
-  const double multiple = 128 * static_cast<double>(tp), padded = std::ceil(said / multiple) * multiple;
+  const double padded = padded_vocabulary(said, static_cast<double>(tp));
   std::erase_if(shape.doubts, [](const std::string& d) { return d.starts_with("vocabulary:"); });
   double& told = shape.dims.vocab;
   if (told == said || told == padded) return;
@@ -291,6 +292,13 @@ void align_layers(const TraceSet& traces, const ExecGraph& g, JobModel& job) {
 
 }  // namespace
 
+double padded_vocabulary(double vocab, double tp) { return std::ceil(vocab / (128 * tp)) * 128 * tp; }
+
+double padded_vocabulary(const JobShape& base, double vocab, double tp) {
+  if (tp == base.dims.tp || vocab <= 0 || std::fmod(vocab, 128 * base.dims.tp) != 0) return vocab;
+  return padded_vocabulary(vocab, tp);
+}
+
 Status check_dimensions(const JobModel& job, const JobShape& next) {
   const Dims &a = job.base.dims, &b = next.dims;
   struct Needed {
@@ -441,17 +449,12 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
     sample.size = size_of(job.work[s], job.base.dims, bytes);
     auto& t = times[s];
     sample.count = static_cast<double>(t.size());
-    const auto mid = t.begin() + static_cast<std::ptrdiff_t>(t.size() / 2);
-    std::nth_element(t.begin(), mid, t.end());
-    sample.ns = *mid;
+    sample.ns = median(t);
     double sum = 0;
     for (const double x : t) sum += std::abs(x / sample.ns - 1);
     sample.spread = 1.25 * sum / sample.count;
   }
-  const GpuFacts* gpu = nullptr;
-  for (const RankTrace& t : traces.ranks)
-    for (const Device& d : t.devices)
-      if (gpu == nullptr) gpu = find_gpu(d.name);
+  const GpuFacts* gpu = gpu_of(traces);
   job.weight.assign(g.size(), 0);
   for (std::uint32_t n = 0; n < g.size(); ++n)
     job.weight[n] = job.sample_of[n] != kNone && is_weight_gradient(job.work[job.sample_of[n]]);

@@ -39,6 +39,11 @@ struct JobModel {
 Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,
                            const GivenLayout& given, const Overlap& overlap);
 
+// Megatron-LM makes the rows of embedding and head a multiple of 128 for every tensor-parallel rank.
+double padded_vocabulary(double vocab, double tp);
+// The same for another degree than that of the base; a vocabulary that is not padded there stays.
+double padded_vocabulary(const JobShape& base, double vocab, double tp);
+
 // Whether sizes of work in `next` can be told. Error: a dimension that changes, or that the change needs, is neither in
 // the traces nor said.
 Status check_dimensions(const JobModel& job, const JobShape& next);

@@ -5,6 +5,13 @@
 
 namespace orrery {
 
+const GpuFacts* gpu_of(const TraceSet& traces) {
+  for (const RankTrace& t : traces.ranks)
+    for (const Device& d : t.devices)
+      if (const GpuFacts* gpu = find_gpu(d.name); gpu != nullptr) return gpu;
+  return nullptr;
+}
+
 Result<const GpuFacts*> known_platform(const std::string& name) {
   std::string upper = name;
   for (char& letter : upper) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
@@ -17,10 +24,7 @@ Result<const GpuFacts*> known_platform(const std::string& name) {
 }
 
 Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobModel& job, const std::string& name) {
-  const GpuFacts* from = nullptr;
-  for (const RankTrace& t : traces.ranks)
-    for (const Device& d : t.devices)
-      if (from == nullptr) from = find_gpu(d.name);
+  const GpuFacts* from = gpu_of(traces);
   if (from == nullptr)
     return fail("the traces do not say which GPU they are from, or nothing is known of it", "--platform");
   const auto known = known_platform(name);

@@ -5,6 +5,8 @@
 
 namespace orrery {
 
+// The GPU that the traces are from; nullptr = not named, or nothing is known of it.
+const GpuFacts* gpu_of(const TraceSet& traces);
 // The GPU that is meant, in letters of either case. Error: none; the known ones are named.
 Result<const GpuFacts*> known_platform(const std::string& name);
 

@@ -81,10 +81,7 @@ std::vector<JobShape> feasible(const JobModel& job, const JobShape& from, const 
           auto scheduled = with_schedule(shape, chunk > 1 ? "interleaved:" + std::to_string(chunk) : "1f1b");
           if (!scheduled) continue;
           shape = std::move(*scheduled);
-          const double pad = 128 * shape.dims.tp;
-          if (tp != job.base.layout.tp && shape.dims.vocab > 0 &&
-              std::fmod(shape.dims.vocab, 128 * job.base.dims.tp) == 0)
-            shape.dims.vocab = std::ceil(shape.dims.vocab / pad) * pad;
+          shape.dims.vocab = padded_vocabulary(job.base, shape.dims.vocab, shape.dims.tp);
           if (tp == 1) shape.dims.sequence_parallel = false;
           if (check_shape(shape)) out.push_back(std::move(shape));
         }

@@ -167,9 +167,7 @@ Result<JobShape> target_shape(const JobModel& job, const std::map<std::string, s
   l.world = l.tp * l.pp * l.dp;
   d.tp = static_cast<double>(l.tp);
   d.dp = static_cast<double>(l.dp);
-  // Megatron-LM pads the vocabulary to a multiple of 128 times tp
-  const double pad = 128 * d.tp, base_pad = 128 * job.base.dims.tp;
-  if (l.tp != job.base.layout.tp && d.vocab > 0 && divides(base_pad, d.vocab)) d.vocab = std::ceil(d.vocab / pad) * pad;
+  d.vocab = padded_vocabulary(job.base, d.vocab, d.tp);
   if (Status s = check_shape(next); !s) return tl::unexpected(s.error());
   return next;
 }
