@@ -28,7 +28,7 @@ const Json* note(const Json& j, const std::string& name) {
 std::string sample_file(int rank) { return kSample + "/rank-" + std::to_string(rank) + ".json.gz"; }
 
 TEST(PredictAnswers, IntervalByCause) {
-  for (const char* edits : {"", "--host 2x", "--tp 4 --hidden 4096", "--dp 8 --network inter=0.5x,intra=2x"}) {
+  for (const char* edits : {"", "--host 2x", "--tp 4 --hidden 4096", "--dp 8 --network intra=2x,latency_us=9"}) {
     SCOPED_TRACE(edits);
     const Json j = predict(kSample + " " + edits);
     const auto interval = j["predicted"]["interval_ms"].get<std::vector<double>>();
