@@ -257,7 +257,11 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
       summary.table.rows.push_back({"fits", std::string(), m.total <= options.capacity_gib, std::string()});
   }
   d.sections.push_back(std::move(summary));
-  d.sections.push_back(interval_section(interval));
+  Section causes = interval_section(interval), causes_for_people = causes;  // programs find it beside the prediction
+  causes.title.clear();
+  causes_for_people.key = "interval";
+  for (Column& c : causes_for_people.table.columns) c.text_only = true;
+  d.sections.push_back(std::move(causes_for_people));
   d.sections.push_back(edits_for_people(edits));
   d.sections.push_back(std::move(applied));
   if (options.stragglers != nullptr) d.sections.push_back(*options.stragglers);
@@ -265,6 +269,7 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   d.sections.push_back(std::move(layout));
   d.sections.push_back(std::move(baseline));
   d.sections.push_back(std::move(result));
+  d.sections.push_back(std::move(causes));
   if (options.memory != nullptr) d.sections.push_back(std::move(memory));
   d.sections.push_back(std::move(top));
   d.sections.push_back(std::move(ranks));
