@@ -453,7 +453,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     space.gpus = 1 + options / 4 % 16;
     space.most = 3;
     space.most_nodes = limits.max_nodes;
-    const auto found = search(set, *build, *job, job->base, space, overlap, iteration_ms(build->graph, before), 1, {});
+    const auto found = search(set, *build, *build, *job, job->base, space, nullptr, overlap,
+                              iteration_ms(build->graph, before), 1, {});
     if (!found) require(!found.error().what.empty());
   }
   return 0;

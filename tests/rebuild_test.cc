@@ -220,8 +220,8 @@ TEST(Rebuild, SearchRanksWhatIsFeasible) {
   const Traced t(small());
   const auto space = parse_search("gpus=8,max-tp=4,chunks=1");
   ASSERT_TRUE(space.has_value()) << space.error().line();
-  const auto found =
-      search(t.joined.traces, t.joined.build, t.job, t.job.base, *space, t.overlap, t.base_ms(), 1, nullptr);
+  const auto found = search(t.joined.traces, t.joined.build, t.joined.build, t.job, t.job.base, *space, nullptr,
+                            t.overlap, t.base_ms(), 1, nullptr);
   ASSERT_TRUE(found.has_value()) << found.error().line();
   // tp 1, 2, 4; pp divides 4 layers; dp divides the batch of 8
   std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>> layouts;

@@ -201,6 +201,8 @@ TEST(Work, GivenDimensionsWinAndContradictionsAreDoubts) {
   EXPECT_EQ(m.dims.hidden, 512);
   ASSERT_EQ(m.doubts.size(), 1u);
   EXPECT_EQ(m.doubts[0], "hidden: said to be 512, the traces tell 256");
+  ASSERT_EQ(m.contradictions.size(), 1u) << "all shapes agree";
+  EXPECT_EQ(m.contradictions[0], "--layout says hidden=512, the shapes in the traces 256");
   EXPECT_FALSE(recognise_model({}, 1, 1, {}).has_value());
   EXPECT_FALSE(recognise_model(set, 0, 1, {}).has_value());
 }

@@ -73,7 +73,7 @@ std::vector<Command> make_commands() {
       {.name = "predict",
        .summary = "what the same job would take if something were changed",
        .operands = "TRACE...",
-       .least = 1,
+       .least = 0,  // none with --platform list
        .most = kMany,
        .description =
            "Reads the traces of a job as `replay` does, changes its execution graph as the edits say, runs it again "
@@ -111,9 +111,12 @@ std::vector<Command> make_commands() {
             {"--distributed-optimizer", "on|off", "the optimizer's state and work shared among the replicas",
              Takes::word},
             {"--gpus-per-node", "N", "GPUs of a server", Takes::word},
-            {"--platform", "NAME", "another GPU, with the links of its usual server: H100, A100, B200 ...",
+            {"--platform", "NAME", "another GPU, with the links of its usual server; list names those that are known",
              Takes::word},
-            {"--cost-table", "FILE.csv", "times of kernels that win over what the trace tells: kernel,shape,time_us",
+            {"--cost-table", "FILE.csv",
+             "times of kernels that win over what the trace tells. Columns kernel (its whole name, quoted where it has "
+             "commas), shape (MxNxK of a GEMM, QUERIESxKEYSxHEAD_DIM of attention, BxMxNxK of a batch, else the number "
+             "of elements; empty: any) and time_us (of one launch); samples/cost-table.csv is one",
              Takes::file},
             {"--kernel", "REGEX=FACTORx", "kernels whose name REGEX is found in take so much of their time",
              Takes::word, true},

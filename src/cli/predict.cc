@@ -2,12 +2,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <cmath>
+#include <iterator>
 #include <optional>
 
 #include "cli/options.h"
 #include "cli/predict_steps.h"
 #include "cli/run.h"
+#include "facts/library.h"
 #include "reports/reports.h"
 #include "whatif/edits.h"
 #include "whatif/platform.h"
@@ -66,12 +70,114 @@ Result<AppliedEdit> dp_alone(const Run& run, GraphBuild& build, JobLayout& layou
     return fail("not a whole number from 1: " + text, "--dp");
   const NetworkModel net = learn_network(run.traces, run.build, layout);
   AppliedEdit edit{{"--dp", text}, {}, "transfers alone change: gradient buckets stay as they are"};
-  edit.floor = n == layout.dp ? 0.0 : net.intra.seen && net.inter.seen ? 0.03 : 0.06;
-  edit.doubt = 0.2;
+  if (n != layout.dp)
+    edit.floor = {net.inter.seen ? Cause::transfers_inter : Cause::transfers_intra,
+                  net.intra.seen && net.inter.seen ? 0.03 : 0.06};
+  edit.doubt = {Cause::structure, 0.2};
   const auto done = change_dp(run.traces, build, layout, n);
   if (!done) return tl::unexpected(done.error());
   edit.changed = *done;
   return edit;
+}
+
+// `--platform list`
+Result<int> list_platforms(const Args& args) {
+  const auto options = understand(*find_command("predict"), args);
+  if (!options) return tl::unexpected(options.error());
+  Document d;
+  d.command = "predict";
+  const auto gpus = known_gpus();
+  if (!gpus) return tl::unexpected(gpus.error());
+  d.sections.push_back(gpus_section(*gpus));
+  return emit(d, *options);
+}
+
+// Why the job cannot be told: where data were lost the file that lost them comes first.
+Error blamed(const Run& run, const Error& error) {
+  const auto lost_in = [&](const Notes& notes) -> const Note* {
+    for (const Note& n : notes.rows)
+      if (n.severity == Severity::data_loss) return &n;
+    return nullptr;
+  };
+  const Note* lost = lost_in(run.traces.notes);
+  std::string file;
+  for (const RankTrace& t : run.traces.ranks)
+    if (lost == nullptr && (lost = lost_in(t.notes)) != nullptr) file = t.file;
+  if (lost == nullptr) return error;
+  if (lost->first.find(file) != std::string::npos) file.clear();
+  return {lost->name + ": " + lost->first + "; so this cannot be told: " + error.what, file,
+          "leave the damaged file out, or give a whole one"};
+}
+
+// "pipeline stage 1 of 4": those of which no rank has a trace; "" = none.
+std::string untraced_stages(const JobLayout& layout, const ExecGraph& g) {
+  std::vector<std::uint8_t> seen(static_cast<std::size_t>(layout.pp), 0);
+  for (const GraphRank& r : g.ranks) seen[static_cast<std::size_t>(layout.stage_of(r.rank))] = 1;
+  std::string which;
+  std::size_t count = 0;
+  for (std::size_t s = 0; s < seen.size(); ++s)
+    if (seen[s] == 0 && ++count <= 8) which += (which.empty() ? "" : ",") + std::to_string(s);
+  if (count == 0) return "";
+  return "pipeline stage " + which + (count > 8 ? ",..." : "") + " of " + std::to_string(layout.pp);
+}
+
+// The layouts that are feasible; what was asked for is not varied.
+Result<SearchResult> try_layouts(const Run& run, const GraphBuild& edited, const JobModel& job, const JobShape& from,
+                                 SearchSpace space, const CostTable& table, const Overlap& overlap,
+                                 const std::map<std::string, std::string>& asked, const RunOptions& options,
+                                 Progress& progress) {
+  if (asked.contains("--tp")) space.tp = from.layout.tp, space.max_tp = from.layout.tp;
+  if (asked.contains("--pp")) space.pp = from.layout.pp;
+  if (asked.contains("--dp")) space.dp = from.layout.dp;
+  space.most_nodes = most_nodes();
+  progress.stage("trying layouts");
+  return search(run.traces, run.build, edited, job, from, space, &table, overlap,
+                iteration_ms(run.build.graph, run.replay), options.threads,
+                [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); });
+}
+
+// As a shell takes it.
+std::string shell_word(const std::string& word) {
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) || std::string_view("-_./=,:+@%").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+// The command line without the search, and with the layout that it found.
+std::string repeat_command(const Args& args, const JobShape& shape) {
+  constexpr std::string_view kVaried[] = {"--search",
+                                          "--tp",
+                                          "--pp",
+                                          "--dp",
+                                          "--micro-batch-size",
+                                          "--num-microbatches",
+                                          "--microbatches",
+                                          "--global-batch-size",
+                                          "--schedule",
+                                          "--seq"};
+  constexpr std::string_view kAnswer[] = {"--json", "--quiet", "--csv", "--threads", "--explain"};
+  std::string out = "orrery predict";
+  for (const std::string& path : args.positional) out += " " + shell_word(path);
+  const auto among = [](const auto& names, std::string_view name) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  const bool splits_no_sequence = shape.layout.tp == 1;  // one rank has nothing to split
+  for (const auto& [name, values] : args.options) {
+    if (among(kVaried, name) || among(kAnswer, name)) continue;
+    if (splits_no_sequence && name == "--sequence-parallel") continue;
+    if (values.empty()) out += " " + name;
+    for (const std::string& value : values) out += " " + name + " " + shell_word(value);
+  }
+  const JobLayout& l = shape.layout;
+  out += " --tp " + std::to_string(l.tp) + " --pp " + std::to_string(l.pp) + " --dp " + std::to_string(l.dp);
+  out += " --micro-batch-size " + std::to_string(std::llround(shape.dims.mbs)) + " --num-microbatches " +
+         std::to_string(l.num_microbatches) + " --schedule " + schedule_text(shape);
+  if (splits_no_sequence) out += " --sequence-parallel off";
+  return out;
 }
 
 }  // namespace
@@ -80,7 +186,14 @@ Result<int> run_predict(const Args& given) {
   for (const auto& [name, full] : kShortNames)
     if (given.has(name) && given.has(full))
       return fail("the same as " + std::string(full) + ", which is given too", std::string(name));
+  if (given.value("--platform") == "list") return list_platforms(given);
+  if (given.positional.empty()) return fail("needs TRACE...", "predict", "see orrery help predict");
   const Args args = with_full_names(given);
+  if (args.has("--search") && args.has("--export"))
+    return fail("a search ranks many runs and writes none", "--export",
+                "predict the layout that you choose with the command that the search answers, and export that");
+  if (args.has("--platform"))
+    if (const auto known = known_platform(args.value("--platform")); !known) return tl::unexpected(known.error());
   auto options = understand(*find_command("predict"), args);
   if (!options) return tl::unexpected(options.error());
   std::map<std::string, std::string> asked;
@@ -116,9 +229,9 @@ Result<int> run_predict(const Args& given) {
   auto layout = recognise_layout(run->traces, run->build, said);
   Result<JobModel> job = layout ? learn_job(run->traces, run->build, *layout, said, overlap)
                                 : Result<JobModel>(tl::unexpected(layout.error()));
-  if (!job && args.has("--layout")) return tl::unexpected(job.error());
-  if (!job && !asked.empty() && !(layout && asked.size() == 1 && asked.contains("--dp")))
-    return tl::unexpected(job.error());
+  const bool dp_asked_alone = layout && asked.size() == 1 && asked.contains("--dp");
+  if (!job && (args.has("--layout") || (!asked.empty() && !dp_asked_alone)))
+    return tl::unexpected(blamed(*run, job.error()));
 
   progress.stage("changing the job");
   Run changed;
@@ -132,14 +245,14 @@ Result<int> run_predict(const Args& given) {
     if (e.name == "--without-stragglers" && job) std::fill(job->slow.begin(), job->slow.end(), 1.0);
   }
   if (args.has("--platform")) {
-    if (!job) return tl::unexpected(job.error());
+    if (!job) return tl::unexpected(blamed(*run, job.error()));
     AppliedEdit edit{
         {"--platform", args.value("--platform")}, {}, "work goes with throughput and bandwidth of the GPUs"};
-    edit.doubt = 0.3;
-    edit.floor = 0.1;
+    edit.doubt = {Cause::kernels_from_facts, 0.3};
+    edit.floor = {Cause::kernels_from_facts, 0.1};
     const auto done = change_platform(run->traces, changed.build, *job, edit.edit.value);
     if (!done) return tl::unexpected(done.error());
-    if (done->nodes == 0) edit.floor = 0;
+    if (done->nodes == 0) edit.floor = {};
     edit.changed = *done;
     applied.push_back(std::move(edit));
   }
@@ -147,11 +260,22 @@ Result<int> run_predict(const Args& given) {
   JobShape next = job ? job->base : JobShape{};
   std::optional<Rebuilt> rebuilt;
   Overlap new_overlap;
+  SearchResult found;
+  if (space && !job) return tl::unexpected(blamed(*run, job.error()));
   if (job) {
     auto shape = target_shape(*job, asked);
     if (!shape) return tl::unexpected(shape.error());
     next = std::move(*shape);
     if (Status ok = check_dimensions(*job, next); !ok) return tl::unexpected(ok.error());
+    if (space) {
+      auto tried = try_layouts(*run, changed.build, *job, next, *space, table, overlap, asked, *options, progress);
+      if (!tried) return tl::unexpected(tried.error());
+      found = std::move(*tried);
+      for (Candidate& c : found.candidates) c.repeat = repeat_command(args, c.shape);
+    }
+    if (!same_shape(job->base, next))
+      if (const std::string stages = untraced_stages(*layout, run->build.graph); !stages.empty())
+        return fail("no rank of " + stages + " has a trace", "", "another configuration needs one of each stage");
     RatesError error;
     Changed moved;
     if (!same_shape(job->base, next) || !table.rows().empty()) {
@@ -177,21 +301,6 @@ Result<int> run_predict(const Args& given) {
     if (!done) return tl::unexpected(done.error());
     applied.push_back(std::move(*done));
   }
-  SearchResult found;
-  if (space) {
-    if (!job) return tl::unexpected(job.error());
-    // what was asked for is not varied
-    if (asked.contains("--tp")) space->tp = next.layout.tp, space->max_tp = next.layout.tp;
-    if (asked.contains("--pp")) space->pp = next.layout.pp;
-    if (asked.contains("--dp")) space->dp = next.layout.dp;
-    progress.stage("trying layouts");
-    space->most_nodes = most_nodes();
-    auto made =
-        search(run->traces, run->build, *job, next, *space, overlap, iteration_ms(run->build.graph, run->replay),
-               options->threads, [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); });
-    if (!made) return tl::unexpected(made.error());
-    found = std::move(*made);
-  }
   const TraceSet& traces = rebuilt ? rebuilt->traces : run->traces;
   Scenario scenario{traces, changed.build};
   for (const Edit& e : edits_among(kAfter, args)) {
@@ -213,10 +322,25 @@ Result<int> run_predict(const Args& given) {
   if (rebuilt) report.new_traces = &rebuilt->traces;
   if (sized) report.memory = &memory;
   if (space) report.search = &found;
+  Section stragglers;
+  if (args.has("--without-stragglers")) {
+    const auto rows = select_steps(run->build.graph, options->steps);
+    if (!rows) return tl::unexpected(rows.error());
+    stragglers = stragglers_section(run->traces, run->build, run->replay, *rows);
+    report.stragglers = &stragglers;
+  }
   auto document =
       predict_document(run->traces, run->build, run->replay, changed.build, changed.replay, applied, report);
   if (!document) return tl::unexpected(document.error());
   document->inputs = args.positional;
+  if (const std::string stages = layout ? untraced_stages(*layout, run->build.graph) : ""; !stages.empty())
+    document->notes.add("stages-without-trace", Severity::data_loss, 1, stages,
+                        "no rank of it has a trace, so its work is not known: give one rank of each stage at least");
+  if (job)
+    for (const LeftAsItIs& left : left_as_it_is(job->base, next, asked))
+      document->notes.add(left.note, Severity::info, 1, left.edit + " leaves " + left.stays,
+                          left.options.empty() ? "no other dimension follows"
+                                               : "no other dimension follows; to change it too: " + left.options);
   if (!job)
     document->notes.add(layout ? "shape-unknown" : "layout-unknown", Severity::warning, 1, job.error().what,
                         "edits of the layout and of the model cannot be made on this job");
@@ -226,6 +350,10 @@ Result<int> run_predict(const Args& given) {
   if (rebuilt)
     for (const std::string& what : rebuilt->modelled)
       document->notes.add("modelled", Severity::info, 1, what, "the traced job has nothing like it");
+  if (space)
+    for (const Edit& e : edits_among(kAfter, args))
+      document->notes.add("edit-not-searched", Severity::warning, 1, e.name + (e.value.empty() ? "" : " " + e.value),
+                          "layouts are ranked without it; the command of each has it");
   if (applied.empty())
     document->notes.add("no-edit", Severity::info, 1, "", "nothing is changed: the prediction is the replay");
   if (!options->export_path.empty()) {

@@ -40,17 +40,17 @@ struct Order {
 
 void judge(const Order& order, const PipelineTrace& t, AppliedEdit& edit, bool count) {
   if (count) {
-    edit.doubt = 0.05;
-    edit.floor = 0.01;
+    edit.doubt = {Cause::structure, 0.05};
+    edit.floor = {Cause::structure, 0.01};
     edit.assumes = "added micro-batches are like those of the trace, in turn";
     return;
   }
-  edit.doubt = 0.1;
-  edit.floor = t.has_transfers ? 0.02 : 0.03;
+  edit.doubt = {Cause::structure, 0.1};
+  edit.floor = {Cause::structure, t.has_transfers ? 0.02 : 0.03};
   edit.assumes = "a chunk takes its share of the stage's pass: smaller pieces are as efficient";
   if (!t.has_transfers) edit.assumes += "; a hop between stages takes what it takes in the trace";
   if (order.to.kind == ScheduleKind::zero_bubble) {
-    edit.floor = 0.05;
+    edit.floor = {Cause::structure, 0.05};
     edit.assumes = "half of a backward pass are the gradients of the weights, unless the trace has them apart";
   }
 }
@@ -72,7 +72,7 @@ Result<int> predict_steps(Run& run, const Args& args, const RunOptions& options,
     AppliedEdit edit{{"--without-stragglers", ""}, {}, {}};
     edit.changed = make_ideal(
         ideal_times(trace, program, job.settled_steps), [](const PipelineRow&) { return true; }, program);
-    edit.doubt = 0.05;
+    edit.doubt = {Cause::stragglers, 0.05};
     edit.assumes =
         "every operation takes the ideal time of its type: of compute the mean over all ranks and steps, of "
         "communication the median";
@@ -150,9 +150,16 @@ Result<int> predict_steps(Run& run, const Args& args, const RunOptions& options,
   };
   const JobLayout layout = layout_of(job.trace), new_layout = layout_of(trace);
   const std::vector<std::int64_t> steps = chosen_steps(run, options);
-  auto document = predict_document(
-      run.traces, run.build, run.replay, built.build, changed.replay, applied,
-      {.steps = steps, .explain = args.has("--explain"), .layout = &layout, .new_layout = &new_layout});
+  PredictReportOptions report{
+      .steps = steps, .explain = args.has("--explain"), .layout = &layout, .new_layout = &new_layout};
+  Section stragglers;
+  if (args.has("--without-stragglers")) {
+    const auto rows = select_steps(run.build.graph, steps);
+    if (!rows) return tl::unexpected(rows.error());
+    stragglers = pipeline_stragglers_section({job.trace, job.run, job.built, run.replay, job.settled_steps}, *rows);
+    report.stragglers = &stragglers;
+  }
+  auto document = predict_document(run.traces, run.build, run.replay, built.build, changed.replay, applied, report);
   if (!document) return tl::unexpected(document.error());
   if (auto ok = add_medians(run.build.graph, run.replay, built.build.graph, changed.replay, steps, *document); !ok)
     return tl::unexpected(ok.error());

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
+#include <utility>
 
 #include "base/byte_source.h"
 #include "base/number_text.h"
@@ -12,8 +14,6 @@ namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 constexpr std::string_view kAdvice = "columns: kernel,shape,time_us";
-
-std::string at_line(const std::string& where, std::uint64_t line) { return where + ", line " + std::to_string(line); }
 
 std::string_view trimmed(std::string_view s) {
   while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
@@ -43,7 +43,8 @@ class CsvReader {
         if (at_ < text_.size() && text_[at_] != ',' && text_[at_] != '\n' && text_[at_] != '\r')
           return State::stray_quote;
       } else {
-        const std::size_t end = std::min(text_.find_first_of(",\r\n", at_), text_.size());
+        std::size_t end = at_;
+        while (end < text_.size() && text_[end] != ',' && text_[end] != '\r' && text_[end] != '\n') ++end;
         field = trimmed(text_.substr(at_, end - at_));
         at_ = end;
       }
@@ -103,19 +104,48 @@ bool canonical_shape(std::string_view text, std::string& shape) {
   return true;
 }
 
-std::string key(std::string_view kernel, std::string_view shape) {
-  std::string s(kernel);
-  s += '\0';
-  s += shape;
-  return s;
+std::uint64_t hash_of(std::string_view kernel, std::string_view shape) {
+  const std::hash<std::string_view> hash;
+  std::uint64_t h = hash(kernel) * 0x9e3779b97f4a7c15u + hash(shape);
+  h ^= h >> 32;
+  return h * 0x9e3779b97f4a7c15u;
 }
 
 }  // namespace
 
+std::size_t CostTable::slot_of(std::string_view kernel, std::string_view shape, std::uint64_t hash) const {
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t k = hash >> 32;; ++k) {
+    const Slot& slot = slots_[k & mask];
+    if (slot.row == kNone) return k & mask;
+    if (slot.hash == hash && rows_[slot.row].shape == shape && rows_[slot.row].kernel == kernel) return k & mask;
+  }
+}
+
+std::uint32_t CostTable::add(CostRow row) {
+  if (slots_.size() <= 2 * rows_.size()) {
+    const std::vector<Slot> old =
+        std::exchange(slots_, std::vector<Slot>(std::max<std::size_t>(64, 2 * slots_.size())));
+    for (const Slot& taken : old) {
+      if (taken.row == kNone) continue;
+      std::size_t k = taken.hash >> 32;
+      while (slots_[k & (slots_.size() - 1)].row != kNone) ++k;
+      slots_[k & (slots_.size() - 1)] = taken;
+    }
+  }
+  const std::uint64_t hash = hash_of(row.kernel, row.shape);
+  Slot& slot = slots_[slot_of(row.kernel, row.shape, hash)];
+  if (slot.row != kNone) return slot.row;
+  slot = {hash, static_cast<std::uint32_t>(rows_.size())};
+  rows_.push_back(std::move(row));
+  return kNone;
+}
+
 const CostRow* CostTable::lookup(std::string_view kernel, std::string_view shape) const {
-  auto at = index_.find(key(kernel, shape));
-  if (at == index_.end() && !shape.empty()) at = index_.find(key(kernel, {}));
-  return at == index_.end() ? nullptr : &rows_[at->second];
+  if (slots_.empty()) return nullptr;
+  std::uint32_t row = slots_[slot_of(kernel, shape, hash_of(kernel, shape))].row;
+  if (row == kNone && !shape.empty()) row = slots_[slot_of(kernel, {}, hash_of(kernel, {}))].row;
+  return row == kNone ? nullptr : &rows_[row];
 }
 
 std::string shape_text(const WorkSize& size) {
@@ -144,40 +174,40 @@ Result<CostTable> parse_cost_table(std::string_view text, const std::string& whe
   std::array<std::size_t, 3> column = {};
   std::size_t width = 0;
   for (CsvReader::State state; (state = reader.next(fields)) != CsvReader::State::end;) {
-    const std::string here = at_line(where, reader.line());
-    if (state == CsvReader::State::open_quote) return fail("a quoted field has no end", here, "write \"\" for a quote");
+    const auto wrong = [&](std::string what, std::string advice) {
+      return fail(std::move(what), where + ", line " + std::to_string(reader.line()), std::move(advice));
+    };
+    if (state == CsvReader::State::open_quote) return wrong("a quoted field has no end", "write \"\" for a quote");
     if (state == CsvReader::State::stray_quote)
-      return fail("text after a quoted field", here, "write \"\" for a quote within one");
+      return wrong("text after a quoted field", "write \"\" for a quote within one");
     if (fields.size() == 1 && fields[0].empty()) continue;
     if (width == 0) {
       width = fields.size();
       for (std::size_t c = 0; c < kColumns.size(); ++c) {
         const auto found = std::find(fields.begin(), fields.end(), kColumns[c]);
         if (found == fields.end())
-          return fail("no column " + std::string(kColumns[c]) + " in the header", here, std::string(kAdvice));
+          return wrong("no column " + std::string(kColumns[c]) + " in the header", std::string(kAdvice));
         column[c] = static_cast<std::size_t>(found - fields.begin());
       }
       continue;
     }
     if (fields.size() != width)
-      return fail(std::to_string(fields.size()) + " fields, the header has " + std::to_string(width), here,
-                  "quote kernel names that have commas");
+      return wrong(std::to_string(fields.size()) + " fields, the header has " + std::to_string(width),
+                   "quote kernel names that have commas");
     CostRow row;
     row.kernel = fields[column[0]];
     row.line = reader.line();
-    if (row.kernel.empty()) return fail("no kernel name", here, std::string(kAdvice));
+    if (row.kernel.empty()) return wrong("no kernel name", std::string(kAdvice));
     if (!canonical_shape(fields[column[1]], row.shape))
-      return fail("'" + fields[column[1]] + "' is not a shape", here,
-                  "MxNxK or BxMxNxK, a number of elements, or empty for any");
+      return wrong("'" + fields[column[1]] + "' is not a shape",
+                   "MxNxK or BxMxNxK, a number of elements, or empty for any");
     double us = 0;
     if (read_double(fields[column[2]], us) != NumberState::ok || us <= 0 || us > 1e12)
-      return fail("'" + fields[column[2]] + "' is not a time", here, "microseconds, above 0");
+      return wrong("'" + fields[column[2]] + "' is not a time", "microseconds, above 0");
     row.ns = us * 1e3;
-    const auto [at, is_new] = table.index_.try_emplace(key(row.kernel, row.shape), table.rows_.size());
-    if (!is_new)
-      return fail("the same kernel and shape as in line " + std::to_string(table.rows_[at->second].line), here,
-                  "keep one of them");
-    table.rows_.push_back(std::move(row));
+    if (const std::uint32_t before = table.add(std::move(row)); before != CostTable::kNone)
+      return wrong("the same kernel and shape as in line " + std::to_string(table.rows_[before].line),
+                   "keep one of them");
   }
   if (width == 0) return fail("empty", where, std::string(kAdvice));
   return table;

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
@@ -33,7 +32,16 @@ class CostTable {
  private:
   friend Result<CostTable> parse_cost_table(std::string_view text, const std::string& where);
   std::vector<CostRow> rows_;
-  std::unordered_map<std::string, std::size_t> index_;  // kernel, a zero byte, shape -> row
+  struct Slot {  // of a hash table with open addressing: half a million rows are one look each
+    std::uint64_t hash = 0;
+    std::uint32_t row = kNone;
+  };
+  static constexpr std::uint32_t kNone = 0xffffffffu;
+  // The slot of the row, or the free one that it would take. Precondition: there are slots.
+  std::size_t slot_of(std::string_view kernel, std::string_view shape, std::uint64_t hash) const;
+  // The row that has this kernel and shape already; kNone = it was added.
+  std::uint32_t add(CostRow row);
+  std::vector<Slot> slots_;  // a power of two, at most half of them taken
 };
 
 // How the table writes a size; "" for kinds that have none (fixed, unknown).

@@ -69,7 +69,9 @@ class Trial {
   Replay replay_;
 };
 
-Section stragglers_of(const PipelineView& v, const StepRows& rows) {
+}  // namespace
+
+Section pipeline_stragglers_section(const PipelineView& v, const StepRows& rows) {
   Section s{.key = "stragglers", .title = "", .table = {}};
   s.table.columns = {{.key = "rank"},
                      {.key = "host"},
@@ -99,6 +101,8 @@ Section stragglers_of(const PipelineView& v, const StepRows& rows) {
   }
   return s;
 }
+
+namespace {
 
 void add_slowdowns(const PipelineView& v, const StepRows& rows, Document& d) {
   const PipelineTrace& t = v.trace;
@@ -216,7 +220,7 @@ Status describe_pipeline(const PipelineView& v, const std::vector<std::int64_t>&
       for (const std::int32_t n : {v.trace.ranks[k].pp, v.trace.ranks[k].dp, v.trace.ranks[k].tp})
         s->table.rows[k].emplace_back(std::int64_t{n});
   }
-  if (Section* s = find_section(d, "stragglers")) *s = stragglers_of(v, *rows);
+  if (Section* s = find_section(d, "stragglers")) *s = pipeline_stragglers_section(v, *rows);
   add_slowdowns(v, *rows, d);
   return {};
 }
@@ -229,8 +233,11 @@ Status add_medians(const ExecGraph& base, const Replay& before, const ExecGraph&
     add_cell(*s, {.key = "iteration_median_ms"}, middle(iterations(base, &before, *rows)) / 1e6);
     add_cell(*s, {.key = "iteration_measured_median_ms"}, middle(iterations(base, nullptr, *rows)) / 1e6);
   }
-  if (Section* s = find_section(d, "predicted"))
-    add_cell(*s, {.key = "iteration_median_ms"}, middle(iterations(changed, &after, *rows)) / 1e6);
+  const double was = middle(iterations(base, &before, *rows)) / 1e6;
+  const double now = middle(iterations(changed, &after, *rows)) / 1e6;
+  if (Section* s = find_section(d, "predicted")) add_cell(*s, {.key = "iteration_median_ms"}, now);
+  if (Section* s = find_section(d, "summary"))
+    s->table.rows.push_back({"median iteration ms", was, now, was > 0 ? Cell{100 * (now / was - 1)} : Cell{}});
   return {};
 }
 

@@ -23,6 +23,9 @@ std::vector<std::int64_t> settled_steps(const ExecGraph& g, Notes& notes);
 // Longest rank's step, by step number: measured (with `r` null) or replayed, ns.
 std::vector<Ns> iterations(const ExecGraph& g, const Replay* r, const StepRows& rows);
 
+// Slow stages, and slow ranks, with what each costs.
+Section pipeline_stragglers_section(const PipelineView& view, const StepRows& rows);
+
 // Into the document of `replay`: where each rank is in the job, slow stages and ranks in place of slow ranks alone, the
 // slowdown that they make, medians of the iteration.
 Status describe_pipeline(const PipelineView& view, const std::vector<std::int64_t>& steps, Document& document);

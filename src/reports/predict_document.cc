@@ -1,17 +1,12 @@
 // Everything `orrery predict` answers: the iteration as it is and as it would be, with an interval, the classes of
 // time, every rank, and why (the critical path before and after).
-//
-// Interval (90%): the replay's own error on the run as it was, and for each edit a share of the time that it changed,
-// the more the less the trace tells of it (AppliedEdit::doubt), and of edits of the layout a share of the whole;
-// independent, so squares add up. Never under 0.5% of the prediction.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 
-#include "reports/reports.h"
-#include "whatif/target.h"
+#include "reports/predict_parts.h"
 
 namespace orrery {
 namespace {
@@ -84,63 +79,47 @@ double unknown_waiting(const GraphBuild& build) {
   return build.graph.steps.empty() ? 0 : sum / static_cast<double>(build.graph.steps.size());
 }
 
-// The best first; those that could not be put together are counted.
-Section candidates_section(const SearchResult& found, double capacity, Notes& notes) {
-  Section s{.key = "candidates", .title = "Layouts, the fastest that fit first", .table = {}};
-  s.text_rows = 24;
-  s.table.columns = {{.key = "layout.tp", .title = "tp"},
-                     {.key = "layout.pp", .title = "pp"},
-                     {.key = "layout.dp", .title = "dp"},
-                     {.key = "layout.micro_batch_size", .title = "micro-batch size"},
-                     {.key = "layout.num_microbatches", .title = "micro-batches"},
-                     {.key = "layout.schedule", .title = "schedule"},
-                     {.key = "iteration_ms"},
-                     {.key = "interval_ms", .json_only = true},
-                     {.key = "interval_half_ms", .title = "+- ms"},
-                     {.key = "memory_gib_per_gpu.weights", .json_only = true},
-                     {.key = "memory_gib_per_gpu.gradients", .json_only = true},
-                     {.key = "memory_gib_per_gpu.optimizer", .json_only = true},
-                     {.key = "memory_gib_per_gpu.activations", .json_only = true},
-                     {.key = "memory_gib_per_gpu.workspace", .json_only = true},
-                     {.key = "memory_gib_per_gpu.total", .title = "GiB a GPU"},
-                     {.key = "memory_gib_per_gpu.capacity", .json_only = true},
-                     {.key = "fits"}};
-  for (const Candidate& c : found.candidates) {
-    if (!c.why_not.empty()) {
-      notes.add("candidate-left-out", Severity::info, 1, c.why_not, "a layout that could not be put together");
-      continue;
-    }
-    const JobLayout& l = c.shape.layout;
-    s.table.rows.push_back(
-        {l.tp, l.pp, l.dp, static_cast<std::int64_t>(c.shape.dims.mbs), l.num_microbatches, schedule_text(c.shape),
-         c.iteration_ms, std::vector<double>{c.iteration_ms - c.half_ms, c.iteration_ms + c.half_ms}, c.half_ms,
-         c.memory.weights, c.memory.gradients, c.memory.optimizer, c.memory.activations, c.memory.workspace,
-         c.memory.total, capacity > 0 ? Cell{capacity} : Cell{}, capacity > 0 ? Cell{c.fits} : Cell{}});
-  }
-  if (found.left_out > 0)
-    notes.add("candidates-left-out", Severity::warning, found.left_out, "",
-              "more layouts than are tried: give max-tp, max-pp or max-dp");
-  return s;
+Cell cell_of(const std::optional<std::int64_t>& x) { return x ? Cell{*x} : Cell{}; }
+Cell cell_of(const std::optional<double>& x) { return x ? Cell{*x} : Cell{}; }
+
+void add_throughput(Section& s, const Throughput& t) {
+  add_column(s, {.key = "gpus"}, cell_of(t.gpus));
+  add_column(s, {.key = "global_batch_size"}, cell_of(t.global_batch));
+  add_column(s, {.key = "tokens_per_s"}, cell_of(t.tokens_per_s));
+  add_column(s, {.key = "tokens_per_gpu_s"},
+             t.tokens_per_s ? Cell{*t.tokens_per_s / static_cast<double>(*t.gpus)} : Cell{});
 }
 
-// The configuration before and after side by side.
-Section layout_for_people(const Section& layout) {
-  Section s{.key = "layout", .title = "Configuration", .table = {}};
-  s.table.columns = {
-      {.key = "of the job", .text_only = true}, {.key = "base", .text_only = true}, {.key = "new", .text_only = true}};
-  const auto& columns = layout.table.columns;
-  const auto find = [&](const std::string& key) -> Cell {
-    for (std::size_t c = 0; c < columns.size(); ++c)
-      if (columns[c].key == key) return layout.table.rows.front()[c];
-    return {};
+// What is asked for first, before and after.
+Section summary_for_people(const Side& before, double measured, const Side& after, double half, const Throughput& was,
+                           const Throughput& now) {
+  Section s{.key = "summary", .title = "Predicted", .table = {}};
+  s.table.columns = {{.key = "of a step", .text_only = true},
+                     {.key = "base, replayed", .text_only = true},
+                     {.key = "predicted", .text_only = true},
+                     {.key = "change %", .text_only = true, .digits = 2}};
+  const auto row = [&](const std::string& name, const Cell& a, const Cell& b) {
+    const auto value = [](const Cell& c) {
+      if (const auto* i = std::get_if<std::int64_t>(&c)) return static_cast<double>(*i);
+      const auto* x = std::get_if<double>(&c);
+      return x != nullptr ? *x : 0.0;
+    };
+    const double x = value(a), y = value(b);
+    s.table.rows.push_back({name, a, b, x > 0 && y > 0 ? Cell{100 * (y / x - 1)} : Cell{std::string()}});
   };
-  for (const Column& c : columns) {
-    if (!c.key.starts_with("base.")) continue;
-    std::string name = c.key.substr(5);
-    const Cell before = find(c.key), after = find("new." + name);
-    if ((name == "cp" || name == "ep") && before == Cell{std::int64_t{1}} && after == before) continue;
+  row("iteration ms", before.iteration, after.iteration);
+  row("+- ms (90 %)", std::string(), half);
+  row("measured ms", measured, std::string());
+  row("GPUs", cell_of(was.gpus), cell_of(now.gpus));
+  row("global batch size (sequences)", cell_of(was.global_batch), cell_of(now.global_batch));
+  const auto rounded = [](const std::optional<double>& x) {
+    return x ? Cell{static_cast<std::int64_t>(std::llround(*x))} : Cell{};
+  };
+  row("tokens/s", rounded(was.tokens_per_s), rounded(now.tokens_per_s));
+  for (std::size_t c = 0; c < kClasses.size(); ++c) {
+    std::string name = kClasses[c];
     std::replace(name.begin(), name.end(), '_', ' ');
-    s.table.rows.push_back({name, before, after});
+    row(name, before.classes[c], after.classes[c]);
   }
   return s;
 }
@@ -171,48 +150,39 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
         "communication whose partners have no trace here keeps its measured waiting, whatever changes: give all "
         "ranks of the job; the interval is widened by it");
 
-  Section applied{.key = "edits", .title = "Edits", .table = {}};
+  Section applied{.key = "edits", .title = "", .table = {}};
   applied.table.columns = {
       {.key = "name"}, {.key = "value"}, {.key = "nodes_changed"}, {.key = "edges_changed"}, {.key = "assumes"}};
-  double doubt = 0, floor = 0;
   for (const AppliedEdit& e : edits) {
     applied.table.rows.push_back({e.edit.name, e.edit.value, static_cast<std::int64_t>(e.changed.nodes),
                                   static_cast<std::int64_t>(e.changed.edges), e.assumes});
-    if (e.changed.nodes != 0 || e.changed.edges != 0) {  // what changed nothing is not in doubt
-      doubt += e.doubt * e.doubt;
-      floor += e.floor * e.floor;
-    }
     if (e.changed.nodes == 0 && e.changed.edges == 0)
       d.notes.add("edit-without-effect", Severity::info, 1,
                   e.edit.name + (e.edit.value.empty() ? "" : " " + e.edit.value),
                   "the edit changes nothing in this job");
   }
 
-  Section baseline{.key = "baseline", .title = "Baseline (as replayed)", .single = true, .table = {}};
-  Section result{.key = "predicted", .title = "Predicted", .single = true, .table = {}};
-  const auto add = [](Section& s, Column column, Cell cell) {
-    s.table.columns.push_back(std::move(column));
-    if (s.table.rows.empty()) s.table.rows.emplace_back();
-    s.table.rows.front().push_back(std::move(cell));
-  };
-  const double own = std::abs(replayed.iteration - measured.iteration);
-  const double moved = std::abs(predicted.iteration - replayed.iteration);
-  const double half =
-      std::max(0.005 * predicted.iteration,
-               std::sqrt(own * own + doubt * moved * moved + floor * predicted.iteration * predicted.iteration +
-                         (moved > 0 ? unknown * unknown : 0)));
+  Section baseline{.key = "baseline", .title = "", .single = true, .table = {}};
+  Section result{.key = "predicted", .title = "", .single = true, .table = {}};
+  const Doubt interval = interval_of(edits, measured.iteration, replayed.iteration, predicted.iteration, unknown);
+  const double half = interval.total();
+  const auto add = add_column;
   add(baseline, {.key = "iteration_ms"}, replayed.iteration);
   add(baseline, {.key = "iteration_measured_ms"}, measured.iteration);
-  for (std::size_t c = 0; c < kClasses.size(); ++c)
-    add(baseline, {.key = std::string("breakdown.") + kClasses[c]}, replayed.classes[c]);
   add(result, {.key = "iteration_ms"}, predicted.iteration);
-  add(result, {.key = "speedup", .text_only = true},
-      predicted.iteration > 0 ? Cell{replayed.iteration / predicted.iteration} : Cell{});
-  add(result, {.key = "interval_ms", .json_only = true},
+  add(result, {.key = "interval_ms"},
       std::vector<double>{std::max(0.0, predicted.iteration - half), predicted.iteration + half});
-  add(result, {.key = "interval_half_ms", .title = "+- ms (90 %)"}, half);
-  for (std::size_t c = 0; c < kClasses.size(); ++c)
+  add(result, {.key = "interval_half_ms"}, half);
+  const Throughput was = throughput_of(options.layout, options.shape, replayed.iteration);
+  const Throughput now =
+      throughput_of(options.new_layout != nullptr ? options.new_layout : options.layout,
+                    options.new_shape != nullptr ? options.new_shape : options.shape, predicted.iteration);
+  add_throughput(baseline, was);
+  add_throughput(result, now);
+  for (std::size_t c = 0; c < kClasses.size(); ++c) {
+    add(baseline, {.key = std::string("breakdown.") + kClasses[c]}, replayed.classes[c]);
     add(result, {.key = std::string("breakdown.") + kClasses[c]}, predicted.classes[c]);
+  }
   Section memory{.key = "predicted.memory_gib_per_gpu",
                  .title = "Memory of a GPU of the fullest stage (GiB)",
                  .single = true,
@@ -241,52 +211,19 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   Section ranks{.key = "predicted.per_rank", .title = "By rank (ms a step)", .table = {}};
   ranks.text_rows = 16;
   ranks.table.columns = {{.key = "rank"}, {.key = "iteration_ms"}, {.key = "baseline_ms"}};
-  std::map<std::int64_t, double> was;
-  for (const auto& [rank, ms] : replayed.rank) was[base.graph.ranks[rank].rank] = ms;
+  std::map<std::int64_t, double> earlier;
+  for (const auto& [rank, ms] : replayed.rank) earlier[base.graph.ranks[rank].rank] = ms;
   for (const auto& [rank, ms] : predicted.rank) {
-    const auto it = was.find(changed.graph.ranks[rank].rank);
-    ranks.table.rows.push_back({changed.graph.ranks[rank].rank, ms, it == was.end() ? Cell{} : Cell{it->second}});
+    const auto it = earlier.find(changed.graph.ranks[rank].rank);
+    ranks.table.rows.push_back({changed.graph.ranks[rank].rank, ms, it == earlier.end() ? Cell{} : Cell{it->second}});
   }
   std::sort(ranks.table.rows.begin(), ranks.table.rows.end(),
             [](const auto& a, const auto& b) { return std::get<std::int64_t>(a[0]) < std::get<std::int64_t>(b[0]); });
 
-  Section layout{.key = "layout", .title = "", .single = true, .table = {}};
-  const auto add_layout = [&](const std::string& side, const JobLayout& l, bool with_confidence) {
-    add(layout, {.key = side + ".tp"}, l.tp);
-    add(layout, {.key = side + ".pp"}, l.pp);
-    add(layout, {.key = side + ".dp"}, l.dp);
-    add(layout, {.key = side + ".cp"}, l.cp);
-    add(layout, {.key = side + ".ep"}, l.ep);
-    add(layout, {.key = side + ".num_microbatches"}, l.num_microbatches > 0 ? Cell{l.num_microbatches} : Cell{});
-    add(layout, {.key = side + ".layers"}, l.layers > 0 ? Cell{l.layers} : Cell{});
-    add(layout, {.key = side + ".distributed_optimizer"}, l.distributed_optimizer);
-    if (with_confidence) add(layout, {.key = side + ".confidence", .digits = 2}, l.confidence);
-  };
-  const auto add_shape = [&](const std::string& side, const JobShape* shape) {
-    if (shape == nullptr) return;
-    const Dims& m = shape->dims;
-    for (const auto& [key, value] : std::initializer_list<std::pair<const char*, double>>{{"hidden", m.hidden},
-                                                                                          {"ffn", m.ffn},
-                                                                                          {"heads", m.heads},
-                                                                                          {"kv_heads", m.kv_heads},
-                                                                                          {"head_dim", m.head_dim},
-                                                                                          {"seq_length", m.seq},
-                                                                                          {"micro_batch_size", m.mbs},
-                                                                                          {"vocab", m.vocab}})
-      add(layout, {.key = side + "." + key}, value > 0 ? Cell{static_cast<std::int64_t>(std::llround(value))} : Cell{});
-    add(layout, {.key = side + ".schedule"}, schedule_text(*shape));
-    add(layout, {.key = side + ".recompute"}, std::string(name_of(shape->recompute)));
-    add(layout, {.key = side + ".sequence_parallel"}, m.sequence_parallel);
-    add(layout, {.key = side + ".gpus_per_node"}, shape->layout.gpus_per_node);
-  };
-  if (options.layout != nullptr) {
-    add_layout("base", *options.layout, true);
-    add_shape("base", options.shape);
-    add_layout("new", options.new_layout != nullptr ? *options.new_layout : *options.layout, false);
-    add_shape("new", options.new_shape != nullptr ? options.new_shape : options.shape);
+  Section layout = layout_section(options);
+  if (options.layout != nullptr)
     for (const std::string& why : options.layout->doubts)
       d.notes.add("layout-inferred", Severity::info, 1, why, "the traces do not say it: told from what they do");
-  }
 
   Section top{.key = "", .title = "", .single = true, .table = {}};
   add(top, {.key = "speedup"}, predicted.iteration > 0 ? Cell{replayed.iteration / predicted.iteration} : Cell{});
@@ -308,15 +245,33 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
   for (const auto& [key, ms] : order)
     explain.table.rows.push_back({key.first, key.second, ms[0], ms[1], ms[1] - ms[0]});
 
+  if (options.search != nullptr) {
+    d.sections.push_back(candidates_section(*options.search, options.capacity_gib, d.notes));
+    d.sections.push_back(winner_for_people(*options.search));
+  }
+  Section summary = summary_for_people(replayed, measured.iteration, predicted, half, was, now);
+  if (options.memory != nullptr) {
+    const MemoryParts& m = *options.memory;
+    summary.table.rows.push_back({"GiB a GPU", std::string(), m.total, std::string()});
+    if (options.capacity_gib > 0)
+      summary.table.rows.push_back({"fits", std::string(), m.total <= options.capacity_gib, std::string()});
+  }
+  d.sections.push_back(std::move(summary));
+  Section causes = interval_section(interval), causes_for_people = causes;  // programs find it beside the prediction
+  causes.title.clear();
+  causes_for_people.key = "interval";
+  for (Column& c : causes_for_people.table.columns) c.text_only = true;
+  d.sections.push_back(std::move(causes_for_people));
+  d.sections.push_back(edits_for_people(edits));
   d.sections.push_back(std::move(applied));
+  if (options.stragglers != nullptr) d.sections.push_back(*options.stragglers);
   if (options.layout != nullptr) d.sections.push_back(layout_for_people(layout));
   d.sections.push_back(std::move(layout));
   d.sections.push_back(std::move(baseline));
   d.sections.push_back(std::move(result));
+  d.sections.push_back(std::move(causes));
   if (options.memory != nullptr) d.sections.push_back(std::move(memory));
   d.sections.push_back(std::move(top));
-  if (options.search != nullptr)
-    d.sections.push_back(candidates_section(*options.search, options.capacity_gib, d.notes));
   d.sections.push_back(std::move(ranks));
   d.sections.push_back(std::move(explain));
   return d;

@@ -211,12 +211,16 @@ struct PredictReportOptions {
   const MemoryParts* memory = nullptr;   // of a GPU of the fullest stage, GiB
   double capacity_gib = 0;               // of a GPU; 0 = not known
   const SearchResult* search = nullptr;  // --search
+  const Section* stragglers = nullptr;   // those that were taken out
 };
 // What `orrery predict` answers: `base` as replayed in `before`, `changed` (other ranks and nodes, perhaps) in `after`.
 // Document::inputs is left to the caller. Error: a step that does not exist.
 Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base, const Replay& before,
                                   const GraphBuild& changed, const Replay& after, const std::vector<AppliedEdit>& edits,
                                   const PredictReportOptions& options = {});
+
+// The GPUs that --platform knows.
+Section gpus_section(const std::vector<GpuFacts>& gpus);
 
 struct DiffSide {
   const TraceSet& traces;

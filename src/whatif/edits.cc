@@ -60,7 +60,7 @@ Result<AppliedEdit> kernel(Scenario& s, const Edit& e) {
   if (!re) return tl::unexpected(re.error());
   ExecGraph& g = s.build.graph;
   Chosen chosen(s.traces, *re);
-  AppliedEdit done{e, {}, "kernels keep their factor whatever runs beside them", 0.05};
+  AppliedEdit done{e, {}, "kernels keep their factor whatever runs beside them", {Cause::kernels_rescaled, 0.05}};
   std::uint64_t matched = 0;
   for (std::uint32_t n = 0; n < g.size(); ++n) {
     if (!is_task(g.kind[n]) || !chosen(g, n)) continue;
@@ -83,7 +83,8 @@ Result<AppliedEdit> fuse(Scenario& s, const Edit& e) {
   if (!second) return tl::unexpected(second.error());
   ExecGraph& g = s.build.graph;
   Chosen is_first(s.traces, *first), is_second(s.traces, *second);
-  AppliedEdit done{e, {}, "a fused kernel takes as long as the longer of its two, and one launch", 0.5};
+  AppliedEdit done{
+      e, {}, "a fused kernel takes as long as the longer of its two, and one launch", {Cause::kernels_rescaled, 0.5}};
   // by lane, the last task; nodes of a lane come in its order
   std::vector<std::uint32_t> last;
   const std::vector<Ns> before = g.duration;
@@ -117,21 +118,26 @@ Result<AppliedEdit> fuse(Scenario& s, const Edit& e) {
 Result<AppliedEdit> host(Scenario& s, const Edit& e) {
   const auto factor = parse_factor(e.value);
   if (!factor) return fail(factor.error().what, quoted(e), factor.error().advice);
-  return AppliedEdit{e, scale_host(s.build.graph, *factor), "all time of CPU threads alike, waits follow by themselves",
-                     0.15};
+  return AppliedEdit{e,
+                     scale_host(s.build.graph, *factor),
+                     "all time of CPU threads alike, waits follow by themselves",
+                     {Cause::host, 0.15}};
 }
 
 Result<AppliedEdit> launch(Scenario& s, const Edit& e) {
   const auto factor = parse_factor(e.value);
   if (!factor) return fail(factor.error().what, quoted(e), factor.error().advice);
-  return AppliedEdit{e, scale_launches(s.build.graph, *factor), "the calls that launch, not the operators around them",
-                     0.15};
+  return AppliedEdit{e,
+                     scale_launches(s.build.graph, *factor),
+                     "the calls that launch, not the operators around them",
+                     {Cause::host, 0.15}};
 }
 
 // Launches free: what the calls cost, and the time from a call to its kernel where nothing else holds it.
 Result<AppliedEdit> cuda_graphs(Scenario& s, const Edit& e) {
   ExecGraph& g = s.build.graph;
-  AppliedEdit done{e, scale_launches(g, 0), "launch calls cost nothing; the operators around them still run", 0.3};
+  AppliedEdit done{
+      e, scale_launches(g, 0), "launch calls cost nothing; the operators around them still run", {Cause::host, 0.3}};
   for (std::uint32_t k = 0; k < g.edges(); ++k) {
     if (g.pred_kind[k] != EdgeKind::launch || g.pred_lag[k] <= 0) continue;
     g.pred_lag[k] = 0;
@@ -179,8 +185,16 @@ Result<AppliedEdit> network(Scenario& s, const Edit& e) {
   if (parts.empty()) return fail("no part of the network", quoted(e), "intra=1.5x,inter=2x,latency_us=5");
   // bandwidths first: they leave the latency that the traces tell, which another one then stands in for
   std::stable_partition(parts.begin(), parts.end(), [](const Part& p) { return p.latency_us < 0; });
-  AppliedEdit done{
-      e, {}, "transfers are latency and bytes over bandwidth; compute does not feel the other overlap", 0.15};
+  AppliedEdit done{e, {}, "transfers are latency and bytes over bandwidth; compute does not feel the other overlap"};
+  bool changes[2] = {false, false};
+  for (const Part& p : parts) {
+    changes[0] |= p.key != "inter";
+    changes[1] |= p.key != "intra";
+  }
+  constexpr double kOff = 0.15;  // of both together
+  const double each = changes[0] && changes[1] ? kOff / std::sqrt(2.0) : kOff;
+  if (changes[0]) done.doubt.add(Cause::transfers_intra, each);
+  if (changes[1]) done.doubt.add(Cause::transfers_inter, each);
   for (const Part& p : parts) {
     if (p.latency_us >= 0) {
       for (const Link l : {Link::intra, Link::inter}) {
@@ -202,7 +216,7 @@ Result<AppliedEdit> network(Scenario& s, const Edit& e) {
 }
 
 Result<AppliedEdit> without_stragglers(Scenario& s, const Edit& e) {
-  AppliedEdit done{e, {}, "a straggler becomes as fast as the median of its peers", 0.2};
+  AppliedEdit done{e, {}, "a straggler becomes as fast as the median of its peers", {Cause::stragglers, 0.2}};
   done.changed = remove_stragglers(s.build, find_stragglers(s.traces, s.build));
   return done;
 }
@@ -229,7 +243,7 @@ Result<AppliedEdit> delay(Scenario& s, const Edit& e) {
   if (rank < 0) return fail("no rank", quoted(e), "rank=3,ms=10");
   if (!(ms > 0 && ms < 1e9)) return fail("not a time: above 0 and below 1e9 ms", quoted(e), "rank=3,ms=10");
   ExecGraph& g = s.build.graph;
-  AppliedEdit done{e, {}, "the rank's first thread is late by so much at the begin of each step", 0.05};
+  AppliedEdit done{e, {}, "the rank's first thread is late by so much at the begin of each step", {Cause::host, 0.05}};
   bool known = false;
   for (const Step& step : g.steps) {
     if (g.ranks[step.rank].rank != rank) continue;
@@ -251,7 +265,7 @@ Result<AppliedEdit> delay(Scenario& s, const Edit& e) {
 // The bound that no overlap can pass: communication takes no time at all.
 Result<AppliedEdit> perfect_overlap(Scenario& s, const Edit& e) {
   ExecGraph& g = s.build.graph;
-  AppliedEdit done{e, {}, "a bound, not a prediction: transfers take no time, ranks still wait for each other", 0};
+  AppliedEdit done{e, {}, "a bound, not a prediction: transfers take no time, ranks still wait for each other"};
   for (std::uint32_t n = 0; n < g.size(); ++n) {
     if (g.kind[n] != NodeKind::comm || g.duration[n] == 0) continue;
     g.duration[n] = 0;
@@ -276,6 +290,47 @@ constexpr std::array<Row, 9> kEdits = {{{"--kernel", kernel},
                                         {"--perfect-overlap", perfect_overlap}}};
 
 }  // namespace
+
+std::string_view name_of(Cause c) {
+  switch (c) {
+    case Cause::kernels_rescaled:
+      return "kernels rescaled";
+    case Cause::kernels_from_facts:
+      return "kernels from facts";
+    case Cause::transfers_intra:
+      return "transfers inside servers";
+    case Cause::transfers_inter:
+      return "transfers between servers";
+    case Cause::host:
+      return "host";
+    case Cause::structure:
+      return "the new order of work";
+    case Cause::stragglers:
+      return "stragglers";
+    case Cause::untraced_partners:
+      return "waiting for ranks without a trace";
+    case Cause::replay:
+      return "replay's own error";
+    case Cause::least:
+      return "the least that is given (0.5 %)";
+  }
+  return "";
+}
+
+void Doubt::add(Cause c, double half) {
+  double& of = by_cause[static_cast<std::size_t>(c)];
+  of = std::hypot(of, half);
+}
+
+void Doubt::add(const Doubt& other, double times) {
+  for (std::size_t c = 0; c < kCauses; ++c) add(static_cast<Cause>(c), times * other.by_cause[c]);
+}
+
+double Doubt::total() const {
+  double squares = 0;
+  for (const double half : by_cause) squares += half * half;
+  return std::sqrt(squares);
+}
 
 Result<double> parse_factor(std::string_view text) {
   std::string_view digits = text;

@@ -8,6 +8,7 @@
 
 #include "base/median.h"
 #include "whatif/collective_edits.h"
+#include "whatif/platform.h"
 #include "whatif/recompute.h"
 #include "whatif/zero_bubble.h"
 
@@ -103,7 +104,7 @@ namespace {
 
 // What is said is the tokenizer's or that of the tables, which Megatron-LM makes a multiple of 128 for every rank.
 void settle_vocabulary(double said, std::int64_t tp, ModelShape& shape) {
-  const double multiple = 128 * static_cast<double>(tp), padded = std::ceil(said / multiple) * multiple;
+  const double padded = padded_vocabulary(said, static_cast<double>(tp));
   std::erase_if(shape.doubts, [](const std::string& d) { return d.starts_with("vocabulary:"); });
   double& told = shape.dims.vocab;
   if (told == said || told == padded) return;
@@ -298,6 +299,13 @@ void align_layers(const TraceSet& traces, const ExecGraph& g, JobModel& job) {
 
 }  // namespace
 
+double padded_vocabulary(double vocab, double tp) { return std::ceil(vocab / (128 * tp)) * 128 * tp; }
+
+double padded_vocabulary(const JobShape& base, double vocab, double tp) {
+  if (tp == base.dims.tp || vocab <= 0 || std::fmod(vocab, 128 * base.dims.tp) != 0) return vocab;
+  return padded_vocabulary(vocab, tp);
+}
+
 Status check_dimensions(const JobModel& job, const JobShape& next) {
   const Dims &a = job.base.dims, &b = next.dims;
   struct Needed {
@@ -348,6 +356,13 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
   }
   if (!shape) return tl::unexpected(shape.error());
   job.shape = std::move(*shape);
+  const bool sure_of_ranks = std::none_of(layout.doubts.begin(), layout.doubts.end(),
+                                          [](const std::string& d) { return d.starts_with("tensor parallel"); });
+  if (!job.shape.contradictions.empty() && sure_of_ranks)
+    return fail(job.shape.contradictions.front(), "", "leave it out of --layout, which says what the traces do not");
+  if (given.recompute && !job.shape.recompute.empty() && *given.recompute != job.shape.recompute)
+    job.shape.doubts.push_back("recompute: said to be " + *given.recompute + ", the order of the operators tells " +
+                               job.shape.recompute);
   if (given.dims.vocab > 0) settle_vocabulary(given.dims.vocab, layout.tp, job.shape);
   if (given.sequence_parallel) job.shape.dims.sequence_parallel = *given.sequence_parallel && layout.tp > 1;
   if (given.recompute) job.shape.recompute = *given.recompute;
@@ -450,17 +465,12 @@ Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, cons
     sample.size = size_of(job.work[s], job.base.dims, bytes);
     auto& t = times[s];
     sample.count = static_cast<double>(t.size());
-    const auto mid = t.begin() + static_cast<std::ptrdiff_t>(t.size() / 2);
-    std::nth_element(t.begin(), mid, t.end());
-    sample.ns = *mid;
+    sample.ns = median(t);
     double sum = 0;
     for (const double x : t) sum += std::abs(x / sample.ns - 1);
     sample.spread = 1.25 * sum / sample.count;
   }
-  const GpuFacts* gpu = nullptr;
-  for (const RankTrace& t : traces.ranks)
-    for (const Device& d : t.devices)
-      if (gpu == nullptr) gpu = find_gpu(d.name);
+  const GpuFacts* gpu = gpu_of(traces);
   job.weight.assign(g.size(), 0);
   for (std::uint32_t n = 0; n < g.size(); ++n)
     job.weight[n] = job.sample_of[n] != kNone &&
@@ -532,6 +542,7 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
   const ExecGraph& g = build.graph;
   const int bytes = job.shape.dtype_bytes > 0 ? static_cast<int>(job.shape.dtype_bytes) : 2;
   std::vector<double> factor(job.samples.size(), 1), relative(job.samples.size(), 0), total(job.samples.size(), 0);
+  std::vector<std::uint8_t> by_facts(job.samples.size(), 0);
   std::vector<float> ready(job.samples.size(), 0), ready_before(job.samples.size(), 0);
   std::vector<std::uint8_t> expert(job.samples.size(), 0);
   for (std::size_t s = 0; s < job.samples.size(); ++s) {
@@ -559,6 +570,7 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
     if (e.ns <= 0 || job.samples[s].ns <= 0) continue;
     factor[s] = e.ns / job.samples[s].ns;
     relative[s] = e.relative_error;
+    by_facts[s] = e.from_facts;
     error.from_facts += e.from_facts;
   }
   rates.factor.assign(g.size(), 1);
@@ -576,9 +588,10 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
     total[s] += static_cast<double>(g.duration[n]) * factor[s];
     all += static_cast<double>(g.duration[n]) * factor[s];
   }
-  double sum = 0;
-  for (std::size_t s = 0; s < job.samples.size(); ++s) sum += std::pow(total[s] * relative[s], 2);
-  error.relative = all > 0 ? std::sqrt(sum) / all : 0;
+  double squares[2] = {0, 0};
+  for (std::size_t s = 0; s < job.samples.size(); ++s) squares[by_facts[s]] += std::pow(total[s] * relative[s], 2);
+  error.rescaled = all > 0 ? std::sqrt(squares[0]) / all : 0;
+  error.by_facts = all > 0 ? std::sqrt(squares[1]) / all : 0;
   if (job.base.layer_parameters > 0) spread_parameters(job, build, rates);
   rates.parameter = job.parameter;
   rates.slow = job.slow;

@@ -39,12 +39,18 @@ struct JobModel {
 Result<JobModel> learn_job(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout,
                            const GivenLayout& given, const Overlap& overlap);
 
+// Megatron-LM makes the rows of embedding and head a multiple of 128 for every tensor-parallel rank.
+double padded_vocabulary(double vocab, double tp);
+// The same for another degree than that of the base; a vocabulary that is not padded there stays.
+double padded_vocabulary(const JobShape& base, double vocab, double tp);
+
 // Whether sizes of work in `next` can be told. Error: a dimension that changes, or that the change needs, is neither in
 // the traces nor said.
 Status check_dimensions(const JobModel& job, const JobShape& next);
 
 struct RatesError {
-  double relative = 0;           // of the time of all kernels that compute: one standard deviation
+  // Of the time of all kernels that compute, one standard deviation: of those that the trace has points of, of others.
+  double rescaled = 0, by_facts = 0;
   std::uint64_t from_facts = 0;  // kernels of which nothing in the trace tells
   std::uint64_t from_table = 0;  // kernels whose time the user stated
 };

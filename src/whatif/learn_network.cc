@@ -4,7 +4,9 @@
 #include <map>
 #include <tuple>
 
+#include "base/median.h"
 #include "whatif/layout.h"
+#include "whatif/platform.h"
 #include "whatif/whatif.h"
 
 namespace orrery {
@@ -65,34 +67,26 @@ std::vector<TransferSample> transfer_samples(const GraphBuild& build, std::int64
     group.bytes += static_cast<double>(bytes);
   }
   std::vector<TransferSample> out;
-  for (auto& [key, group] : groups) {
-    std::vector<double>& t = group.times;
+  for (const auto& [key, group] : groups) {
+    const std::vector<double>& t = group.times;
     TransferSample s;
     s.pattern = std::get<0>(key);
     s.where = {std::get<1>(key), std::get<2>(key)};
     s.bytes = group.bytes / static_cast<double>(t.size());
-    const auto mid = t.begin() + static_cast<std::ptrdiff_t>(t.size() / 2);
-    std::nth_element(t.begin(), mid, t.end());
-    s.ns = *mid;
+    s.ns = median(t);
     s.count = static_cast<double>(t.size());
     std::vector<double> off;
     for (const double x : t) off.push_back(std::abs(x / s.ns - 1));
-    const auto half = off.begin() + static_cast<std::ptrdiff_t>(off.size() / 2);
-    std::nth_element(off.begin(), half, off.end());
     constexpr double kOfMedian = 1.48;  // standard deviation over the median distance, where errors are normal
     constexpr double kFew = 0.05;       // a handful says nothing of its own spread
-    s.spread = t.size() < 4 ? kFew : kOfMedian * *half;
+    s.spread = t.size() < 4 ? kFew : kOfMedian * median(std::move(off));
     out.push_back(s);
   }
   return out;
 }
 
 NetworkModel learn_network(const TraceSet& traces, const GraphBuild& build, const JobLayout& layout) {
-  const GpuFacts* gpu = nullptr;
-  for (const RankTrace& t : traces.ranks)
-    for (const Device& d : t.devices)
-      if (gpu == nullptr) gpu = find_gpu(d.name);
-  return fit_network(transfer_samples(build, layout.gpus_per_node), gpu);
+  return fit_network(transfer_samples(build, layout.gpus_per_node), gpu_of(traces));
 }
 
 }  // namespace orrery

@@ -342,21 +342,40 @@ void settle_experts(ModelShape& m, Facts& f, Teller& tell) {
     tell.doubt("experts: their number, width or tokens are not told by the traces");
 }
 
-// What was said by hand wins.
+// What was said by hand wins over what was inferred.
 void apply_given(ModelShape& m, const Dims& given, Teller& tell) {
   struct Field {
     double Dims::*at;
-    const char* name;
+    const char *name, *key;
+    std::vector<std::string_view> from;  // how doubts of what it is told from begin; none: it is always inferred
   };
-  for (const Field& x : {Field{&Dims::seq, "seq"}, Field{&Dims::mbs, "mbs"}, Field{&Dims::hidden, "hidden"},
-                         Field{&Dims::ffn, "ffn"}, Field{&Dims::heads, "heads"}, Field{&Dims::kv_heads, "kv_heads"},
-                         Field{&Dims::head_dim, "head_dim"}, Field{&Dims::vocab, "vocab"}}) {
+  const std::vector<std::string> doubts = m.doubts;
+  const auto sure = [&](const Field& x) {
+    return !x.from.empty() && std::none_of(doubts.begin(), doubts.end(), [&](std::string_view d) {
+      return d.starts_with("the order of linear layers") ||
+             std::any_of(x.from.begin(), x.from.end(), [&](std::string_view from) { return d.starts_with(from); });
+    });
+  };
+  const std::vector<Field> fields = {
+      {&Dims::seq, "seq", "seq-length", {"sequence length"}},
+      {&Dims::mbs, "mbs", "micro-batch-size", {"micro-batch size", "tokens of a micro-batch", "sequence length"}},
+      {&Dims::hidden, "hidden", "hidden", {"hidden size"}},
+      {&Dims::ffn, "ffn", "ffn", {"width of the MLP"}},
+      {&Dims::heads, "heads", "heads", {"heads", "head dimension", "width of attention", "batch of the scores"}},
+      {&Dims::kv_heads, "kv_heads", "kv-heads", {}},
+      {&Dims::head_dim, "head_dim", "head-dim", {"head dimension"}},
+      {&Dims::vocab, "vocab", "vocab", {}}};
+  for (const Field& x : fields) {
     const double said = given.*x.at;
     if (said <= 0) continue;
     double& told = m.dims.*x.at;
-    if (told > 0 && told != said)
-      tell.doubt(std::string(x.name) + ": said to be " + std::to_string(std::llround(said)) + ", the traces tell " +
-                 std::to_string(std::llround(told)));
+    if (told > 0 && told != said) {
+      const std::string mine = std::to_string(std::llround(said)), theirs = std::to_string(std::llround(told));
+      if (sure(x))
+        m.contradictions.push_back("--layout says " + std::string(x.key) + "=" + mine + ", the shapes in the traces " +
+                                   theirs);
+      tell.doubt(std::string(x.name) + ": said to be " + mine + ", the traces tell " + theirs);
+    }
     told = said;
   }
   if (given.layers > 0) m.dims.layers = given.layers;

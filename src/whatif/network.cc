@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/median.h"
 #include "whatif/layout.h"
 #include "whatif/whatif.h"
 
@@ -96,9 +97,7 @@ double bus_bandwidth(const Communication& c, Link link) {
     seen.push_back(static_cast<double>(bytes_of(c, m)) * bus_factor(m.op, m.members) / static_cast<double>(m.transfer));
   }
   if (largest == 0 || seen.empty()) return 0;
-  const auto mid = seen.begin() + static_cast<std::ptrdiff_t>(seen.size() / 2);
-  std::nth_element(seen.begin(), mid, seen.end());
-  return *mid;
+  return median(std::move(seen));
 }
 
 }  // namespace orrery

@@ -7,18 +7,30 @@
 
 namespace orrery {
 
-Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobModel& job, const std::string& name) {
-  const GpuFacts* from = nullptr;
+const GpuFacts* gpu_of(const TraceSet& traces) {
   for (const RankTrace& t : traces.ranks)
     for (const Device& d : t.devices)
-      if (from == nullptr) from = find_gpu(d.name);
-  if (from == nullptr)
-    return fail("the traces do not say which GPU they are from, or nothing is known of it", "--platform");
-  const auto named = gpu_named(name);
+      if (const GpuFacts* gpu = find_gpu(d.name); gpu != nullptr) return gpu;
+  return nullptr;
+}
+
+Result<GpuFacts> known_platform(const std::string& name) {
+  auto named = gpu_named(name);
+  if (named) return std::move(*named);
   std::string upper = name;
   for (char& letter : upper) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
-  const GpuFacts* to = named ? &*named : find_gpu(upper);
-  if (to == nullptr) return fail("nothing is known of this GPU: " + name, "--platform", named.error().advice);
+  // part of the name that a driver reports ("NVIDIA H100 80GB HBM3")
+  if (const GpuFacts* gpu = find_gpu(upper); gpu != nullptr) return *gpu;
+  return fail("nothing is known of this GPU: " + name, "--platform", named.error().advice);
+}
+
+Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobModel& job, const std::string& name) {
+  const GpuFacts* from = gpu_of(traces);
+  if (from == nullptr)
+    return fail("the traces do not say which GPU they are from, or nothing is known of it", "--platform");
+  const auto known = known_platform(name);
+  if (!known) return tl::unexpected(known.error());
+  const GpuFacts* to = &*known;
   Changed changed;
   if (to->name == from->name) return changed;
   for (const GpuFacts* gpu : {from, to})

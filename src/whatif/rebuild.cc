@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/median.h"
 #include "whatif/rebuilder.h"
 
 namespace orrery {
@@ -66,8 +67,7 @@ void Rebuilder::finish() {
       times.push_back(new_rows[k].duration);
     }
     if (times.empty()) continue;
-    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-    to.transfer = times[times.size() / 2];
+    to.transfer = median(std::move(times));
     // a send first, then its receive
     if (m.op == CommOp::send && to.members == 2) {
       const CommRow &x = next.rows[next.members[to.first].row], &y = next.rows[next.members[to.first + 1].row];

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <mutex>
 
@@ -80,10 +81,7 @@ std::vector<JobShape> feasible(const JobModel& job, const JobShape& from, const 
           auto scheduled = with_schedule(shape, chunk > 1 ? "interleaved:" + std::to_string(chunk) : "1f1b");
           if (!scheduled) continue;
           shape = std::move(*scheduled);
-          const double pad = 128 * shape.dims.tp;
-          if (tp != job.base.layout.tp && shape.dims.vocab > 0 &&
-              std::fmod(shape.dims.vocab, 128 * job.base.dims.tp) == 0)
-            shape.dims.vocab = std::ceil(shape.dims.vocab / pad) * pad;
+          shape.dims.vocab = padded_vocabulary(job.base, shape.dims.vocab, shape.dims.tp);
           if (tp == 1) shape.dims.sequence_parallel = false;
           if (check_shape(shape)) out.push_back(std::move(shape));
         }
@@ -91,6 +89,48 @@ std::vector<JobShape> feasible(const JobModel& job, const JobShape& from, const 
     }
   }
   return out;
+}
+
+// Length of the union of intervals, which are sorted.
+Ns covered(std::vector<std::pair<Ns, Ns>>& spans) {
+  std::sort(spans.begin(), spans.end());
+  Ns sum = 0, to = std::numeric_limits<Ns>::min();
+  for (const auto& [begin, end] : spans) {
+    sum += std::max<Ns>(0, end - std::max(begin, to));
+    to = std::max(to, end);
+  }
+  return sum;
+}
+
+TimeShares shares_of(const ExecGraph& g, const Replay& r, const JobShape& shape) {
+  std::vector<std::vector<std::pair<Ns, Ns>>> compute(g.ranks.size()), both(g.ranks.size());
+  for (std::uint32_t n = 0; n < g.size(); ++n) {
+    const bool transfers = g.kind[n] == NodeKind::comm;
+    const bool computes =
+        g.kind[n] == NodeKind::kernel || g.kind[n] == NodeKind::memcpy || g.kind[n] == NodeKind::memset;
+    if ((!transfers && !computes) || g.duration[n] <= 0) continue;
+    if (computes) compute[g.rank[n]].emplace_back(r.end[n] - g.duration[n], r.end[n]);
+    both[g.rank[n]].emplace_back(r.end[n] - g.duration[n], r.end[n]);
+  }
+  double whole = 0, busy = 0, any = 0;
+  for (const Step& s : g.steps) whole += static_cast<double>(r.end[raw(s.end_node)] - r.end[raw(s.begin_node)]);
+  for (std::size_t k = 0; k < compute.size(); ++k) {
+    busy += static_cast<double>(covered(compute[k]));
+    any += static_cast<double>(covered(both[k]));
+  }
+  if (whole <= 0) return {};
+  any = std::min(any, whole);  // the last step's kernels may outlast it
+  busy = std::min(busy, any);
+  const auto stages = static_cast<double>(shape.layout.pp - 1);
+  const double empty =
+      stages / (stages + static_cast<double>(shape.chunks) * static_cast<double>(shape.layout.num_microbatches));
+  TimeShares t;
+  t.compute = 100 * busy / whole;
+  t.communication = 100 * (any - busy) / whole;
+  const double idle = std::max(0.0, 100 - t.compute - t.communication);
+  if (shape.schedule != ScheduleKind::zero_bubble) t.bubble = std::min(idle, 100 * empty);
+  t.other = idle - t.bubble;
+  return t;
 }
 
 }  // namespace
@@ -146,8 +186,18 @@ Result<SearchSpace> parse_search(const std::string& text) {
   return space;
 }
 
-Result<SearchResult> search(const TraceSet& traces, const GraphBuild& build, const JobModel& job, const JobShape& from,
-                            const SearchSpace& space, const Overlap& overlap, double whole_ms, unsigned threads,
+std::string_view binds(const Candidate& c) {
+  constexpr double kMatters = 10;  // % of the step
+  if (!c.fits) return "memory";
+  const TimeShares& t = c.shares;
+  const double most = std::max({t.communication, t.bubble, t.other});
+  if (most < kMatters) return "compute";
+  return most == t.communication ? "communication" : most == t.bubble ? "bubble" : "host and waiting";
+}
+
+Result<SearchResult> search(const TraceSet& traces, const GraphBuild& build, const GraphBuild& edited,
+                            const JobModel& job, const JobShape& from, const SearchSpace& space, const CostTable* table,
+                            const Overlap& overlap, double whole_ms, unsigned threads,
                             const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
   if (from.dims.mbs <= 0)
     return fail("the traces do not tell the micro-batch size", "--search", "--layout micro-batch-size=N");
@@ -162,16 +212,19 @@ Result<SearchResult> search(const TraceSet& traces, const GraphBuild& build, con
   }
   const unsigned workers = worker_count(threads);
   const RebuildOptions one{.max_replicas = 1, .max_tensor = 1, .names = false, .max_nodes = space.most_nodes / workers};
-  const auto time_of = [&](const JobShape& shape, RatesError& error) -> Result<double> {
-    auto made = rebuild_as(traces, build, job, shape, nullptr, one, error);
+  const auto time_of = [&](const GraphBuild& pieces, const JobShape& shape, RatesError& error,
+                           TimeShares& shares) -> Result<double> {
+    auto made = rebuild_as(traces, pieces, job, shape, table, one, error);
     if (!made) return tl::unexpected(made.error());
     Replay r;
     replay_with_contention(made->build.graph, overlap_for(*made, overlap, traces), r);
+    shares = shares_of(made->build.graph, r, shape);
     return iteration_ms(made->build.graph, r);
   };
   // one pipeline alone waits for no slower replica: the traced job tells how much that is
   RatesError none;
-  const auto alone = time_of(job.base, none);
+  TimeShares unused;
+  const auto alone = time_of(build, job.base, none, unused);
   if (!alone) return tl::unexpected(alone.error());
   const double whole = *alone > 0 ? whole_ms / *alone : 1;
 
@@ -181,13 +234,13 @@ Result<SearchResult> search(const TraceSet& traces, const GraphBuild& build, con
     Candidate& c = result.candidates[k];
     c.shape = shapes[k];
     RatesError error;
-    const auto ms = time_of(c.shape, error);
+    const auto ms = time_of(edited, c.shape, error, c.shares);
     if (ms) {
       c.iteration_ms = *ms * whole;
       double sum = 0.01 * 0.01;  // one pipeline for all
       for (const AppliedEdit& e :
            describe_shape_edits(job, c.shape, differences(job.base, c.shape), error, Changed{1, 0}))
-        sum += e.floor * e.floor;
+        sum += std::pow(e.floor.total(), 2);
       c.half_ms = std::max(0.005, std::sqrt(sum)) * c.iteration_ms;
     } else {
       c.why_not = ms.error().what;

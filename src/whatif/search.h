@@ -23,23 +23,39 @@ struct SearchSpace {
 // value that is none; no gpus.
 Result<SearchSpace> parse_search(const std::string& text);
 
+struct TimeShares {  // of a step, mean over the ranks of one pipeline, %; they add up to 100
+  double compute = 0;
+  double communication = 0;  // transfers that nothing hides
+  double bubble = 0;         // what the schedule leaves empty: (pp - 1) / (chunks * micro-batches + pp - 1), at most
+  double other = 0;          // host, and waiting for others
+};
+
 struct Candidate {
   JobShape shape;
+  TimeShares shares;
   double iteration_ms = 0, half_ms = 0;  // 90% interval
   MemoryParts memory;
   bool fits = true;
   std::string why_not;  // could not be put together
+  std::string repeat;   // the command that predicts it alone; left to the caller
 };
+
+// What to look at first: "memory" where it does not fit, else the largest of communication, bubble and the rest ("host
+// and waiting") from a tenth of the step on, else "compute".
+std::string_view binds(const Candidate& c);
 
 struct SearchResult {
   std::vector<Candidate> candidates;  // what fits first, then by time
   std::uint64_t left_out = 0;         // beyond SearchSpace::most
 };
 
-// `from` gives what the space does not vary. One pipeline of each candidate is replayed, in the ratio that the whole
-// traced job has to one of its own. `progress(done, all)` is called from several threads. Errors: no feasible layout.
-Result<SearchResult> search(const TraceSet& traces, const GraphBuild& build, const JobModel& job, const JobShape& from,
-                            const SearchSpace& space, const Overlap& overlap, double iteration_ms, unsigned threads,
+// `from` gives what the space does not vary. One pipeline of each candidate is put together from `edited` (the nodes of
+// `build` with other durations) and replayed, in the ratio that the whole traced job, which takes `iteration_ms`, has
+// to one of its own. `table` may be null. `progress(done, all)` is called from several threads. Errors: no feasible
+// layout.
+Result<SearchResult> search(const TraceSet& traces, const GraphBuild& build, const GraphBuild& edited,
+                            const JobModel& job, const JobShape& from, const SearchSpace& space, const CostTable* table,
+                            const Overlap& overlap, double iteration_ms, unsigned threads,
                             const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
 // Mean over the steps of the longest rank's, ms.

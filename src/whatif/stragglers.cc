@@ -12,6 +12,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "base/median.h"
 #include "whatif/whatif.h"
 
 namespace orrery {
@@ -29,12 +30,6 @@ const Work* find_work(const Works& works, std::uint32_t kind) {
   const auto it =
       std::lower_bound(works.begin(), works.end(), kind, [](const auto& w, std::uint32_t k) { return w.first < k; });
   return it != works.end() && it->first == kind ? &it->second : nullptr;
-}
-
-double median(std::vector<double> v) {
-  const auto mid = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
-  std::nth_element(v.begin(), mid, v.end());
-  return *mid;
 }
 
 // Share of work that two ranks have in common, by count.

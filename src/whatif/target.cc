@@ -168,9 +168,7 @@ Result<JobShape> target_shape(const JobModel& job, const std::map<std::string, s
   l.world = l.tp * l.pp * l.dp;
   d.tp = static_cast<double>(l.tp);
   d.dp = static_cast<double>(l.dp);
-  // Megatron-LM pads the vocabulary to a multiple of 128 times tp
-  const double pad = 128 * d.tp, base_pad = 128 * job.base.dims.tp;
-  if (l.tp != job.base.layout.tp && d.vocab > 0 && divides(base_pad, d.vocab)) d.vocab = std::ceil(d.vocab / pad) * pad;
+  d.vocab = padded_vocabulary(job.base, d.vocab, d.tp);
   if (Status s = check_shape(next); !s) return tl::unexpected(s.error());
   return next;
 }
@@ -236,6 +234,8 @@ std::vector<AppliedEdit> describe_shape_edits(const JobModel& job, const JobShap
     double before, after;
     double each;  // one standard deviation for a factor of two, share of the prediction
     const char* assumes;
+    double transfers = 0;  // the same, of transfers that change their members or links
+    Cause links = Cause::transfers_intra;
   };
   const auto i = [](std::int64_t x) { return static_cast<double>(x); };
   // Transfers are some third of a step where they matter at all; their error counts with that share.
@@ -243,20 +243,26 @@ std::vector<AppliedEdit> describe_shape_edits(const JobModel& job, const JobShap
     return 0.3 * transfer_error(job.net, Pattern::all_reduce, base.layout.placement(role), next.layout.placement(role),
                                 bytes, bytes);
   };
-  const double data = std::hypot(0.008, transfers(GroupRole::data, 160e6));
-  const double tensor = std::hypot(
-      0.012, transfers(GroupRole::tensor, std::max(1e6, 2 * next.dims.seq * next.dims.mbs * next.dims.hidden)));
+  const double data = transfers(GroupRole::data, 160e6);
+  const double tensor =
+      transfers(GroupRole::tensor, std::max(1e6, 2 * next.dims.seq * next.dims.mbs * next.dims.hidden));
+  const auto links = [&](GroupRole role) {
+    const Placement p = next.layout.placement(role);
+    return p.members > p.members_in_server ? Cause::transfers_inter : Cause::transfers_intra;
+  };
   const std::map<std::string, Row> rows = {
       {"--tp",
-       {i(base.layout.tp), i(next.layout.tp), tensor,
-        "products, attention and collectives in their new shapes; the ranks of the trace stand for all"}},
+       {i(base.layout.tp), i(next.layout.tp), 0.012,
+        "products, attention and collectives in their new shapes; the ranks of the trace stand for all", tensor,
+        links(GroupRole::tensor)}},
       {"--pp",
        {i(base.layout.pp), i(next.layout.pp), 0.01,
         "layers dealt evenly; sends and receives after the pattern of those of the trace"}},
       {"--dp",
-       {i(base.layout.dp), i(next.layout.dp), data,
+       {i(base.layout.dp), i(next.layout.dp), 0.008,
         "the replicas of the trace stand for all; rings between servers use every member's own network card; gradient "
-        "buckets are filled anew"}},
+        "buckets are filled anew",
+        data, links(GroupRole::data)}},
       {"--sequence-parallel",
        {base.dims.sequence_parallel ? 2.0 : 1.0, next.dims.sequence_parallel ? 2.0 : 1.0, 0.02,
         "all-reduces become reduce-scatters and all-gathers of the same bytes"}},
@@ -287,7 +293,7 @@ std::vector<AppliedEdit> describe_shape_edits(const JobModel& job, const JobShap
        {i(base.layout.gpus_per_node), i(next.layout.gpus_per_node), 0.03,
         "links inside a server and between servers as fast as those of the trace"}}};
   std::vector<AppliedEdit> out;
-  bool costs = error.relative > 0;
+  bool costs = true;  // kernels of one family err together: their errors are not averaged away, and count once
   for (const std::string& name : shape_edits()) {
     const auto it = asked.find(name);
     if (it == asked.end()) continue;
@@ -295,11 +301,14 @@ std::vector<AppliedEdit> describe_shape_edits(const JobModel& job, const JobShap
     AppliedEdit edit{{name, it->second}, {}, row.assumes};
     if (row.before != row.after) {
       edit.changed = changes;
-      edit.floor = 1.645 * row.each * (0.5 + 0.5 * stretch(row.before, row.after));
-      if (costs) {  // kernels of one family err together: their errors are not averaged away
-        edit.floor = std::hypot(edit.floor, 1.645 * error.relative);
-        costs = false;
+      const double far = 1.645 * (0.5 + 0.5 * stretch(row.before, row.after));
+      edit.floor.add(Cause::structure, far * row.each);
+      edit.floor.add(row.links, far * row.transfers);
+      if (costs) {
+        edit.floor.add(Cause::kernels_rescaled, 1.645 * error.rescaled);
+        edit.floor.add(Cause::kernels_from_facts, 1.645 * error.by_facts);
       }
+      costs = false;
     }
     out.push_back(std::move(edit));
   }

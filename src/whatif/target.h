@@ -30,6 +30,16 @@ std::vector<AppliedEdit> describe_shape_edits(const JobModel& job, const JobShap
                                               const std::map<std::string, std::string>& asked, const RatesError& error,
                                               Changed changes);
 
+// What does not follow an edit, where users of the field would expect it to. (followed.cc)
+struct LeftAsItIs {
+  std::string note;     // its name
+  std::string edit;     // "--hidden 4096"
+  std::string stays;    // "ffn 8192, heads 16 of 128"
+  std::string options;  // that would keep the proportion or the batch: "--ffn 16384 --heads 32"; "" = none would
+};
+std::vector<LeftAsItIs> left_as_it_is(const JobShape& base, const JobShape& next,
+                                      const std::map<std::string, std::string>& asked);
+
 // "1f1b", "interleaved:2", "zero-bubble".
 std::string schedule_text(const JobShape& shape);
 

@@ -29,6 +29,7 @@ struct ModelShape {         // 0 = not told
   std::int64_t router_width = 0;    // of the whole layer: experts
   double confidence = 0;            // 0..1: share of the dimensions that were told, times how well the sources agree
   std::vector<std::string> doubts;  // what is missing, and what was assumed from what
+  std::vector<std::string> contradictions;  // of what was said with recorded shapes that agree with each other
 };
 
 // What each GPU task of one rank computes. Equal works are one row.
@@ -38,7 +39,8 @@ struct TaskWork {
 };
 
 // From the shapes of attention, embedding, norm and linear layers, and their order, on all ranks. `tp` and `dp` are the
-// layout's. What is said in `given` (0 = not said) wins; a contradiction is a doubt. Errors: no ranks; a `tp` or `dp`
+// layout's. What is said in `given` (0 = not said) wins; what the traces tell otherwise is a doubt, and where all of
+// them agree a contradiction. Errors: no ranks; a `tp` or `dp`
 // below 1.
 Result<ModelShape> recognise_model(const TraceSet& traces, std::int64_t tp, std::int64_t dp, const Dims& given);
 

@@ -13,7 +13,7 @@
 namespace orrery {
 
 struct TextStyle {
-  unsigned width = 120;  // columns; long text cells are cut in the middle to fit
+  unsigned width = 100;  // columns; long text cells are cut in the middle to fit
   bool color = false;    // ANSI: bold headings, yellow warnings, red losses
   bool unicode = true;   // sparklines in block characters, else in ASCII
   bool quiet = false;    // leave out notes of severity info
