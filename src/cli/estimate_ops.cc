@@ -119,15 +119,15 @@ Section section_of(const Kind& kind, const std::vector<OpsAnswer>& answers) {
   s.table.columns.push_back({.key = "binds"});
   for (const OpsAnswer& a : answers) {
     if (a.kind != kind.name) continue;
-    std::vector<Cell> row = {a.number, a.platform, a.shape};
-    if (work) row.push_back(a.precision);
-    row.push_back(a.ns / 1e3);
-    if (work) row.push_back(a.ns > 0 ? Cell{a.flops / a.ns / 1e3} : Cell{});
-    row.push_back(a.ns > 0 ? Cell{a.bytes / a.ns} : Cell{});
-    if (transfer) row.push_back(a.bus_gb_per_s);
-    row.push_back(100 * a.relative_error);
-    row.push_back(a.bound);
-    s.table.rows.push_back(std::move(row));
+    const double us = a.ns / 1e3, error = 100 * a.relative_error;
+    // a transfer of one GPU takes nothing: infinite rates, which are printed as not known
+    const double tflops = a.flops / a.ns / 1e3, gb = a.bytes / a.ns;
+    if (work)
+      s.table.rows.push_back({a.number, a.platform, a.shape, a.precision, us, tflops, gb, error, a.bound});
+    else if (transfer)
+      s.table.rows.push_back({a.number, a.platform, a.shape, us, gb, a.bus_gb_per_s, error, a.bound});
+    else
+      s.table.rows.push_back({a.number, a.platform, a.shape, us, gb, error, a.bound});
   }
   return s;
 }
