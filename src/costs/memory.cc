@@ -99,6 +99,10 @@ double kept(const LayerBytes& l, Recompute r) {
 
 }  // namespace
 
+std::string_view name_of(Recompute r) {
+  return r == Recompute::full ? "full" : r == Recompute::selective ? "selective" : "none";
+}
+
 double parameters(const MemoryJob& job) {
   MemoryJob whole = job;
   whole.dims.tp = whole.pp = 1;

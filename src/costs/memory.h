@@ -6,6 +6,7 @@
 // follow. Not modelled: experts, context parallelism, FP8, offloading, sharded parameters (FSDP), fragmentation.
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 #include "costs/work.h"
 
@@ -16,6 +17,8 @@ enum class Recompute : std::uint8_t {
   selective,  // the core of the attention: what grows with the square of the sequence
   full        // whole layers: only their inputs are kept
 };
+
+std::string_view name_of(Recompute r);
 
 struct MemoryJob {
   // tp, dp and sequence_parallel count, and all sizes of the model; `layers` is not read. kv_heads 0 = heads,

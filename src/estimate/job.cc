@@ -51,17 +51,6 @@ std::string_view name_of(Method m) {
   return "";
 }
 std::string_view name_of(AttentionKind a) { return a == AttentionKind::flash ? "flash" : "unfused"; }
-std::string_view name_of(Recompute r) {
-  switch (r) {
-    case Recompute::none:
-      return "none";
-    case Recompute::selective:
-      return "selective";
-    case Recompute::full:
-      return "full";
-  }
-  return "";
-}
 
 double bytes_of_activations(const EstimateJob& job) {
   return job.precision == Precision::fp32 || job.precision == Precision::tf32 ? 4 : 2;

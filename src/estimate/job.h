@@ -30,7 +30,6 @@ std::string_view name_of(Offload o);
 std::string_view name_of(Quantize q);
 std::string_view name_of(Method m);
 std::string_view name_of(AttentionKind a);
-std::string_view name_of(Recompute r);
 
 struct EstimateJob {
   ModelFacts model;

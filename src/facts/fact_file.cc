@@ -144,7 +144,7 @@ Result<FactFile> parse_facts(std::string_view text, const std::string& where) {
     const std::string name(key.str());
     if (table == nullptr) {
       return fail_at(file, line_of_node(node), name + " stands outside of a table",
-                     "begin with [model], [gpu], [host] or [platform]");
+                     "begin with [model], [gpu], [host], [link] or [platform]");
     }
     file.tables.emplace_back(name, line_of_node(node));
     for (const auto& [k, n] : *table) {

@@ -20,6 +20,18 @@ struct HostFacts {
   std::vector<std::string> aliases = {};
 };
 
+// What joins GPUs, hosts and servers.
+struct LinkFacts {
+  std::string name;
+  double gb_per_s = 0;              // each way, of one GPU or one card
+  double busbw_gb_per_s = 0;        // of a large all-reduce over it, measured, as nccl-tests counts it; 0 = not known
+  double sharp_busbw_gb_per_s = 0;  // the same with switches that add
+  double both_gb_per_s = 0;         // both ways at once, the sum; 0 = not known
+  double latency_us = 0;            // of a small message; 0 = not known
+  std::string source, sure;
+  std::vector<std::string> aliases = {};
+};
+
 struct PlatformFacts {
   std::string name;
   GpuFacts gpu;

@@ -84,6 +84,19 @@ constexpr FactField<Host> kHost[] = {
     {"operator_us", &Host::operator_us, false, 0, 1e4},
 };
 
+using Link = LinkFacts;
+constexpr FactField<Link> kLink[] = {
+    {"name", &Link::name, true},
+    {"aliases", &Link::aliases},
+    {"source", &Link::source, true},
+    {"sure", &Link::sure, true},
+    {"gb_per_s", &Link::gb_per_s, true, 0.05, 1e4},
+    {"busbw_gb_per_s", &Link::busbw_gb_per_s, false, 0.05, 1e4},
+    {"sharp_busbw_gb_per_s", &Link::sharp_busbw_gb_per_s, false, 0.05, 1e4},
+    {"both_gb_per_s", &Link::both_gb_per_s, false, 0.05, 2e4},
+    {"latency_us", &Link::latency_us, false, 0.01, 1e6},
+};
+
 // A platform, and the names that its file states.
 struct NamedPlatform : PlatformFacts {
   std::string gpu_name, host_name;
@@ -174,6 +187,24 @@ Status read_all(const FactFile& file, std::string_view table, std::span<const Fa
   return require_fields<Facts>(file, table, fields);
 }
 
+// `pcie_gb_per_s = "pcie4-x16"` -> the link's number, with the link's source.
+Result<FactFile> with_links(const FactFile& file, const KnownParts& known) {
+  FactFile out = file;
+  for (FactEntry& e : out.entries) {
+    const auto* name = std::get_if<std::string>(&e.value);
+    if (name == nullptr || (e.table != "gpu" && e.table != "platform")) continue;
+    if (e.key != "nvlink_gb_per_s" && e.key != "pcie_gb_per_s" && e.key != "nic_gb_per_s" &&
+        e.key != "host_path_gb_per_s")
+      continue;
+    const auto link = known.link(*name);
+    if (!link) return fail_at(file, e.line, e.key + ": " + link.error().what, link.error().advice);
+    if (e.source.empty()) e.source = link->name + ", " + link->source;
+    if (e.sure.empty() && link->sure != "seen") e.sure = link->sure;
+    e.value = link->gb_per_s;
+  }
+  return out;
+}
+
 // A [gpu] or [host] inside of a platform's file: what it leaves out of name, source and sure are the platform's.
 FactFile part_of_platform(const FactFile& file, const std::string& part) {
   FactFile alone{.where = file.where, .tables = {{part, file.line_of(part)}}, .entries = {}};
@@ -192,7 +223,7 @@ Status read_gpu_of(const FactFile& file, const KnownParts& known, NamedPlatform&
   const FactEntry* named = file.find("platform", "gpu");
   if (file.has("gpu")) {
     if (named != nullptr) return fail_at(file, named->line, "a gpu by name and a table [gpu]", "one of them");
-    auto gpu = gpu_of(part_of_platform(file, "gpu"));
+    auto gpu = gpu_of(part_of_platform(file, "gpu"), known);
     if (!gpu) return tl::unexpected(gpu.error());
     p.gpu = std::move(*gpu);
     return {};
@@ -209,7 +240,7 @@ Status read_host_of(const FactFile& file, const KnownParts& known, NamedPlatform
   const FactEntry* named = file.find("platform", "host");
   if (file.has("host")) {
     if (named != nullptr) return fail_at(file, named->line, "a host by name and a table [host]", "one of them");
-    auto host = host_of(part_of_platform(file, "host"));
+    auto host = host_of(part_of_platform(file, "host"), known);
     if (!host) return tl::unexpected(host.error());
     p.host = std::move(*host);
   } else if (named != nullptr) {
@@ -250,10 +281,11 @@ Result<FactKind> kind_of_facts(const FactFile& file) {
   if (file.has("model")) return FactKind::model;
   if (file.has("gpu")) return FactKind::gpu;
   if (file.has("host")) return FactKind::host;
-  return fail_at(file, 1, "no facts", "begin with [model], [gpu], [host] or [platform]");
+  if (file.has("link")) return FactKind::link;
+  return fail_at(file, 1, "no facts", "begin with [model], [gpu], [host], [link] or [platform]");
 }
 
-Result<ModelFacts> model_of(const FactFile& file) {
+Result<ModelFacts> model_of(const FactFile& file, const KnownParts&) {
   ModelFacts m;
   if (Status ok = only_tables(file, {"model"}); !ok) return tl::unexpected(ok.error());
   if (Status ok = read_fields<ModelFacts>(file, "model", kModel, m); !ok) return tl::unexpected(ok.error());
@@ -266,9 +298,12 @@ Result<ModelFacts> model_of(const FactFile& file) {
   return m;
 }
 
-Result<GpuFacts> gpu_of(const FactFile& file) {
+Result<GpuFacts> gpu_of(const FactFile& stated, const KnownParts& known) {
   GpuFacts g;
-  if (Status ok = only_tables(file, {"gpu"}); !ok) return tl::unexpected(ok.error());
+  if (Status ok = only_tables(stated, {"gpu"}); !ok) return tl::unexpected(ok.error());
+  const auto linked = with_links(stated, known);
+  if (!linked) return tl::unexpected(linked.error());
+  const FactFile& file = *linked;
   if (Status ok = read_all<GpuFacts>(file, "gpu", kGpu, g); !ok) return tl::unexpected(ok.error());
   const bool none = g.bf16_tflops + g.fp16_tflops + g.fp32_tflops <= 0;
   const Status ok = hold(
@@ -281,16 +316,26 @@ Result<GpuFacts> gpu_of(const FactFile& file) {
   return g;
 }
 
-Result<HostFacts> host_of(const FactFile& file) {
+Result<HostFacts> host_of(const FactFile& file, const KnownParts&) {
   HostFacts h;
   if (Status ok = only_tables(file, {"host"}); !ok) return tl::unexpected(ok.error());
   if (Status ok = read_all<HostFacts>(file, "host", kHost, h); !ok) return tl::unexpected(ok.error());
   return h;
 }
 
-Result<PlatformFacts> platform_of(const FactFile& file, const KnownParts& known) {
+Result<LinkFacts> link_of(const FactFile& file, const KnownParts&) {
+  LinkFacts l;
+  if (Status ok = only_tables(file, {"link"}); !ok) return tl::unexpected(ok.error());
+  if (Status ok = read_all<LinkFacts>(file, "link", kLink, l); !ok) return tl::unexpected(ok.error());
+  return l;
+}
+
+Result<PlatformFacts> platform_of(const FactFile& stated, const KnownParts& known) {
   NamedPlatform p;
-  if (Status ok = only_tables(file, {"platform", "gpu", "host"}); !ok) return tl::unexpected(ok.error());
+  if (Status ok = only_tables(stated, {"platform", "gpu", "host"}); !ok) return tl::unexpected(ok.error());
+  const auto linked = with_links(stated, known);
+  if (!linked) return tl::unexpected(linked.error());
+  const FactFile& file = *linked;
   if (Status ok = read_all<NamedPlatform>(file, "platform", kPlatform, p); !ok) return tl::unexpected(ok.error());
   if (Status ok = read_gpu_of(file, known, p); !ok) return tl::unexpected(ok.error());
   if (Status ok = read_host_of(file, known, p); !ok) return tl::unexpected(ok.error());

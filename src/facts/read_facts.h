@@ -1,5 +1,5 @@
-// Files of facts -> structs. A file is what its tables are: [model]; [gpu]; [host]; or [platform], with a [gpu] and a
-// [host] of its own or the names of known ones. Errors, with file and line: an unknown, missing, wrongly typed or
+// Files of facts -> structs. A file is what its tables are: [model]; [gpu]; [host]; [link]; or [platform], with a [gpu]
+// and a [host] of its own or the names of known ones. Errors, with file and line: an unknown, missing, wrongly typed or
 // absurd value; values that contradict each other.
 #pragma once
 #include <functional>
@@ -11,19 +11,22 @@
 
 namespace orrery {
 
-enum class FactKind { model, gpu, host, platform };
+// In the order in which one may name another.
+enum class FactKind { link, host, gpu, model, platform };
 
 Result<FactKind> kind_of_facts(const FactFile& file);
 
-Result<ModelFacts> model_of(const FactFile& file);
-Result<GpuFacts> gpu_of(const FactFile& file);
-Result<HostFacts> host_of(const FactFile& file);
-
-// What a platform's file may name. Errors: an unknown name.
+// What a file may name. Errors: an unknown name.
 struct KnownParts {
   std::function<Result<GpuFacts>(const std::string& name)> gpu;
   std::function<Result<HostFacts>(const std::string& name)> host;
+  std::function<Result<LinkFacts>(const std::string& name)> link;  // in the place of a bandwidth
 };
+
+Result<ModelFacts> model_of(const FactFile& file, const KnownParts& known);
+Result<GpuFacts> gpu_of(const FactFile& file, const KnownParts& known);
+Result<HostFacts> host_of(const FactFile& file, const KnownParts& known);
+Result<LinkFacts> link_of(const FactFile& file, const KnownParts& known);
 Result<PlatformFacts> platform_of(const FactFile& file, const KnownParts& known);
 
 }  // namespace orrery

@@ -12,6 +12,8 @@
 #include "base/result.h"
 #include "data/table.h"
 #include "data/trace.h"
+#include "facts/models.h"
+#include "facts/platforms.h"
 #include "graph/build.h"
 #include "graph/exec_graph.h"
 #include "replay/replay.h"
@@ -236,5 +238,10 @@ inline Ns observed_end(const ExecGraph& g, std::uint32_t node) { return g.observ
 inline Ns observed_time(const ExecGraph& g, const DeviceTask& t) {
   return observed_end(g, t.last) - g.observed_start[t.first];
 }
+
+// ---- what is known without a trace (facts.cc) ----
+
+Section models_section(const std::vector<ModelFacts>& models);
+Section platforms_section(const std::vector<PlatformFacts>& platforms);
 
 }  // namespace orrery

@@ -3,6 +3,8 @@
 #include <cctype>
 #include <cmath>
 
+#include "facts/library.h"
+
 namespace orrery {
 
 Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobModel& job, const std::string& name) {
@@ -12,15 +14,15 @@ Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobMo
       if (from == nullptr) from = find_gpu(d.name);
   if (from == nullptr)
     return fail("the traces do not say which GPU they are from, or nothing is known of it", "--platform");
+  const auto named = gpu_named(name);
   std::string upper = name;
   for (char& letter : upper) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
-  const GpuFacts* to = find_gpu(upper);
-  if (to == nullptr) {
-    return fail("nothing is known of this GPU: " + name, "--platform",
-                "H100, H200, B200, A100, V100, H800, MI300X ...");
-  }
+  const GpuFacts* to = named ? &*named : find_gpu(upper);
+  if (to == nullptr) return fail("nothing is known of this GPU: " + name, "--platform", named.error().advice);
   Changed changed;
-  if (to == from) return changed;
+  if (to->name == from->name) return changed;
+  for (const GpuFacts* gpu : {from, to})
+    if (half_tflops(*gpu) <= 0) return fail("no rate of 16-bit products is known of " + gpu->name, "--platform");
   const double compute = half_tflops(*from) / half_tflops(*to), memory = from->memory_gb_per_s / to->memory_gb_per_s;
   ExecGraph& g = build.graph;
   for (std::uint32_t n = 0; n < g.size(); ++n) {

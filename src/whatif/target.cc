@@ -62,10 +62,6 @@ std::string schedule_text(const JobShape& shape) {
   return shape.chunks > 1 ? "interleaved:" + std::to_string(shape.chunks) : "1f1b";
 }
 
-std::string_view name_of(Recompute r) {
-  return r == Recompute::full ? "full" : r == Recompute::selective ? "selective" : "none";
-}
-
 Status check_values(const std::map<std::string, std::string>& asked) {
   for (const auto& [name, text] : asked) {
     if (name == "--schedule") {

@@ -32,7 +32,6 @@ std::vector<AppliedEdit> describe_shape_edits(const JobModel& job, const JobShap
 
 // "1f1b", "interleaved:2", "zero-bubble".
 std::string schedule_text(const JobShape& shape);
-std::string_view name_of(Recompute r);
 
 // Memory of the fullest stage, its activations scaled by what the traces measured.
 MemoryJob memory_job(const JobModel& job, const JobShape& shape);
