@@ -106,11 +106,6 @@ constexpr std::array<Kind, 6> kKinds = {{{"gemm", "gemm", "Matrix products"},
                                          {"adam", "host_adam", "Adam on the host"},
                                          {"collective", "collectives", "Collectives"}}};
 
-Cell rate(double amount, double ns) {
-  if (ns > 0) return amount / ns;
-  return {};
-}
-
 Section section_of(const Kind& kind, const std::vector<OpsAnswer>& answers) {
   Section s{.key = std::string(kind.key), .title = std::string(kind.title), .table = {}};
   const bool work = kind.name == "gemm" || kind.name == "attention", transfer = kind.name == "collective";
@@ -124,19 +119,15 @@ Section section_of(const Kind& kind, const std::vector<OpsAnswer>& answers) {
   s.table.columns.push_back({.key = "binds"});
   for (const OpsAnswer& a : answers) {
     if (a.kind != kind.name) continue;
-    std::vector<Cell> row;
-    row.reserve(s.table.columns.size());
-    row.emplace_back(a.number);
-    row.emplace_back(a.platform);
-    row.emplace_back(a.shape);
-    if (work) row.emplace_back(a.precision);
-    row.emplace_back(a.ns / 1e3);
-    if (work) row.push_back(rate(a.flops / 1e3, a.ns));
-    row.push_back(rate(a.bytes, a.ns));
-    if (transfer) row.emplace_back(a.bus_gb_per_s);
-    row.emplace_back(100 * a.relative_error);
-    row.emplace_back(a.bound);
-    s.table.rows.push_back(std::move(row));
+    const double us = a.ns / 1e3, error = 100 * a.relative_error;
+    // a transfer of one GPU takes nothing: infinite rates, which are printed as not known
+    const double tflops = a.flops / a.ns / 1e3, gb = a.bytes / a.ns;
+    if (work)
+      s.table.rows.push_back({a.number, a.platform, a.shape, a.precision, us, tflops, gb, error, a.bound});
+    else if (transfer)
+      s.table.rows.push_back({a.number, a.platform, a.shape, us, gb, a.bus_gb_per_s, error, a.bound});
+    else
+      s.table.rows.push_back({a.number, a.platform, a.shape, us, gb, error, a.bound});
   }
   return s;
 }

@@ -43,7 +43,7 @@ GemmParts gemm_parts(const GemmFit& fit, const GemmOnGpu& gpu, const GemmShape& 
         std::max({2 * (tile_m * tile_n + fit.edge * around) / flop_per_sm, around * element / feed, fit.step_ns});
     const double tiles = rows[t.m] * columns[t.n] * batch;
     for (const double slices : kSlices) {
-      if (slices > 1 && (tiles * slices > 4 * sms || k < 64 * slices)) break;
+      if (slices > 1 && tiles * slices > 4 * sms) break;
       const double waves = tiles * slices * per_sm;
       const double rounds = fit.wave * up(waves) + (1 - fit.wave) * std::max(waves, 1.0);
       const double ns = rounds * (k / slices * step + fit.tile_ns) + (slices > 1 ? fit.split_ns + written * slices : 0);
