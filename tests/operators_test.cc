@@ -55,7 +55,9 @@ TEST(Operators, LargeProductsReachTheStatedShareOfPeak) {
 }
 
 TEST(Operators, NeverAboveTheRoofline) {
-  for (const GpuFacts& g : known_gpus()) {
+  const auto gpus = known_gpus();
+  ASSERT_TRUE(gpus);
+  for (const GpuFacts& g : *gpus) {
     const OperatorCosts costs(g);
     for (const Precision p : {Precision::bf16, Precision::fp8, Precision::nvfp4, Precision::fp32}) {
       for (const double m : {1.0, 100.0, 4096.0}) {

@@ -163,7 +163,7 @@ void gemm(Words& w, const OperatorCosts& costs, Precision precision, OpsAnswer& 
   take(a, costs.gemm(g));
   const double element = bytes_of(g.precision), weight = g.weight_bytes > 0 ? g.weight_bytes : element;
   a.precision = std::string(name_of(g.precision));
-  a.shape = fmt::format("{:g}x{:g}x{:g}", g.m, g.n, g.k) + (g.batch > 1 ? fmt::format(" * {:g}", g.batch) : "");
+  a.shape = fmt::format("{:.0f}x{:.0f}x{:.0f}", g.m, g.n, g.k) + (g.batch > 1 ? fmt::format(" * {:.0f}", g.batch) : "");
   a.flops = 2 * g.batch * g.m * g.n * g.k;
   a.bytes = g.batch * (element * g.m * g.k + weight * g.n * g.k +
                        (g.output_bytes > 0 ? g.output_bytes : std::max(2.0, element)) * g.m * g.n);
@@ -196,8 +196,11 @@ void attention(Words& w, const OperatorCosts& costs, Precision precision, OpsAns
     a.ns += costs.attention(t).ns;
   }
   a.precision = std::string(name_of(t.precision));
-  a.shape = fmt::format("{:g} x {:g}/{:g} heads of {:g}, {:g} x {:g}{}", t.batch, t.heads, t.kv_heads, t.head_dim,
-                        t.queries, t.keys, t.causal && t.queries > 1 ? " causal" : "");
+  a.shape = fmt::format("{:g} x {:g}/{:g} heads of {:g}, {:.0f} x {:.0f}{}{}", t.batch, t.heads, t.kv_heads, t.head_dim,
+                        t.queries, t.keys, t.causal && t.queries > 1 ? " causal" : "",
+                        pass == Pass::backward ? " backward"
+                        : pass == Pass::both   ? " both passes"
+                                               : "");
   const double times = pass == Pass::forward ? 1 : pass == Pass::backward ? 2.5 : 3.5;
   // As the field counts them: half of the square with a causal mask.
   const double pairs = t.queries * t.keys * (t.causal && t.queries > 1 ? 0.5 : 1);
@@ -228,7 +231,7 @@ Status collective(Words& w, const PlatformFacts& platform, OpsAnswer& a) {
   a.ns = ns;
   a.relative_error = where.one_server() ? 0.12 : 0.25;
   a.bytes = bytes;
-  a.shape = fmt::format("{} {:g} bytes, {:g} GPUs{}", op, bytes, gpus,
+  a.shape = fmt::format("{} {:.0f} bytes, {:.0f} GPUs{}", op, bytes, gpus,
                         where.one_server() ? "" : fmt::format(" in {} servers", where.servers()));
   const TransferParts parts = transfer_parts(net, kind.pattern, bytes, where);
   a.bound = parts.latency_ns > parts.bytes_ns ? "latency" : "link";
@@ -269,17 +272,17 @@ Result<OpsAnswer> OpsAnswers::ask(std::string_view question) {
   } else if (a.kind == "memory") {
     a.bytes = w.number("bytes", -1, 0);
     const MemoryKernel kind = w.choice("kind", kMemoryKernels, MemoryKernel::elementwise);
-    a.shape = fmt::format("{:g} bytes", a.bytes);
+    a.shape = fmt::format("{:.0f} bytes", a.bytes);
     take(a, costs.memory(a.bytes, kind));
   } else if (a.kind == "memcpy") {
     a.bytes = w.number("bytes", -1, 0);
     const bool pinned = w.on("pinned", true);
-    a.shape = fmt::format("{:g} bytes, {}", a.bytes, pinned ? "pinned" : "pageable");
+    a.shape = fmt::format("{:.0f} bytes, {}", a.bytes, pinned ? "pinned" : "pageable");
     if (p.pcie_gb_per_s <= 0) return fail("the platform's PCIe rate is not known", p.name);
     take(a, host_copy(a.bytes, p.pcie_gb_per_s, pinned));
   } else if (a.kind == "adam") {
     const double parameters = w.number("parameters", -1);
-    a.shape = fmt::format("{:g} parameters", parameters);
+    a.shape = fmt::format("{:.0f} parameters", parameters);
     if (p.host.memory_gb_per_s <= 0) return fail("the platform's host memory is not known", p.name);
     a.bytes = 30 * parameters;
     take(a, host_adam(parameters, p.host.memory_gb_per_s));
