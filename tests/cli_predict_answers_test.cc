@@ -145,8 +145,11 @@ TEST(PredictAnswers, TheSampleCostTable) {
 TEST(PredictAnswers, FitsInto100Columns) {
   for (const char* edits : {"--hidden 4096 --dp 16 --without-stragglers --network intra=2x", "--search gpus=16"}) {
     std::istringstream lines(orrery("predict --quiet " + kSample + " " + edits).out);
-    for (std::string line; std::getline(lines, line);)
-      if (line.find("orrery predict") == std::string::npos) EXPECT_LE(line.size(), 100u) << line;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("orrery predict") == std::string::npos) {
+        EXPECT_LE(line.size(), 100u) << line;
+      }
+    }
   }
 }
 

@@ -9,8 +9,12 @@ namespace orrery::estimating {
 
 // Autograd runs in C++: what an operator costs there of what it costs forward, through Python.
 inline constexpr double kBackwardHost = 0.6;
-// Megatron-LM's operators are autograd functions in Python, both ways; torch.compile's code calls kernels directly.
-inline constexpr double kPythonAutograd = 1.6, kCompiledHost = 0.25;
+// In operators and their launches, as a public trace of Megatron-LM on two GPUs shows: its linear layers are autograd
+// functions in Python (185 to 222 us forward where aten::mm takes 48 to 55; 545 backward, for two products), other
+// operators wrapped likewise but simpler (assumed); a collective through c10d takes three to five products' time (150
+// us; on a newer host 86 to 112 beside 22). torch.compile's code calls kernels directly.
+inline constexpr double kLinearForward = 4, kLinearBackward = 5, kPythonAutograd = 1.6, kCollectiveHost = 4;
+inline constexpr double kCompiledHost = 0.25;
 // Bytes that memory-bound kernels move for an element of two bytes, as the frameworks are written.
 // Fused: Megatron-LM's and torch.compile's kernels; eager: Hugging Face's modules, one kernel an operator.
 struct Traffic {
@@ -125,7 +129,7 @@ class Writer {
     Operation o;
     o.part = o.comm_part = part;
     o.comm_ns = ns;
-    o.host_ns = host(1);
+    o.host_ns = collective_host();
     o.doubt_ns = 0.1 * ns;
     out_->push_back(o);
   }
@@ -137,7 +141,7 @@ class Writer {
     Operation& o = out_->back();
     o.comm_part = part;
     o.comm_ns += ns;
-    o.host_ns += host(1);
+    o.host_ns += collective_host();
   }
   double transfer(Pattern pattern, double bytes, Group group) const {
     return transfer_ns(costs_.network, pattern, bytes, placement_of(job_, group));
@@ -148,6 +152,7 @@ class Writer {
     dequantized(n * k * batch);
     if (bytes_of(job_.precision) < 2) cast(batch * m * k, launches(part, batch));
     gemm(part, m, n, k, batch);
+    in_python(kLinearForward);
     if (adapters()) {
       const double r = static_cast<double>(job_.lora_rank);
       gemm(Part::adapters, m, r, k, batch);
@@ -161,6 +166,7 @@ class Writer {
     dequantized(n * k * batch);
     if (bytes_of(job_.precision) < 2) cast(batch * m * n, launches(part, batch));
     gemm(part, m, k, n, batch);
+    in_python(kLinearBackward);
     if (adapters()) {
       const double r = static_cast<double>(job_.lora_rank);
       gemm(Part::adapters, m, r, n, batch);
@@ -173,6 +179,7 @@ class Writer {
     if (trains_all()) {
       const bool fused = job_.framework == Framework::megatron;
       gemm(part, n, k, m, batch, fused ? 4 : 2);
+      in_python(kLinearBackward);
       if (fused)  // read again, to be added to
         out_->back().compute_ns += costs_.operators.memory(4 * n * k * batch).ns - costs_.operators.memory(0).ns;
       else if (job_.num_microbatches > 1)
@@ -190,6 +197,12 @@ class Writer {
   static int launches(Part part, double batch) { return part == Part::experts ? static_cast<int>(batch) : 1; }
   Precision activations() const {
     return job_.precision == Precision::fp32 || job_.precision == Precision::tf32 ? Precision::fp32 : Precision::bf16;
+  }
+  double collective_host() const { return kCollectiveHost * (costs_.launch_ns + costs_.operator_ns); }
+  // What was written last is part of a linear layer of Megatron-LM.
+  void in_python(double operators) {
+    if (job_.framework != Framework::megatron || job_.compile) return;
+    out_->back().host_ns += (operators - kPythonAutograd) * costs_.operator_ns + (operators - 1) * costs_.launch_ns;
   }
   double host(int kernels) const {
     if (job_.compile) return kernels * costs_.launch_ns + kCompiledHost * costs_.operator_ns;

@@ -292,8 +292,13 @@ void attention_backward(Writer& w, Writer& weights, std::vector<Operation>& out)
   sum_beside(w);
 }
 
+// PyTorch has a kernel of its own for LayerNorm; RMSNorm is made of operators unless something fuses them.
 void norm(Writer& w, bool backward) {
-  w.traffic(Part::norm, w.rows() * w.hidden(), backward ? w.fusion().norm_back : w.fusion().norm);
+  constexpr Traffic kLayerNorm{4, 1}, kLayerNormBack{8, 2};
+  const bool layer_norm = !w.job().model.rms_norm;
+  w.traffic(
+      Part::norm, w.rows() * w.hidden(),
+      backward ? (layer_norm ? kLayerNormBack : w.fusion().norm_back) : (layer_norm ? kLayerNorm : w.fusion().norm));
 }
 
 }  // namespace
