@@ -135,6 +135,9 @@ Status check(const EstimateJob& job) {
     return fail("weights are offloaded by ZeRO 3 alone", "--offload", "add --zero 3, or --offload optimizer");
   if (job.offload != Offload::none && job.platform.pcie_gb_per_s <= 0)
     return fail("the speed of the link to the host is not known for " + job.platform.name, "--offload");
+  if (job.offload != Offload::none && job.platform.host.memory_gb_per_s <= 0)
+    return fail("the memory bandwidth of the host is not known for " + job.platform.name, "--offload",
+                "state a host in a platform file");
   if (job.method == Method::qlora && job.quantize == Quantize::none)
     return fail("QLoRA is LoRA over quantised weights", "--quantize", "use nf4 or int8");
   if (job.method != Method::full && !job.finetune)

@@ -111,7 +111,9 @@ class Writer {
     w.m = m, w.n = n, w.k = k, w.batch = batch;
     w.precision = job_.precision;
     w.output_bytes = output_bytes;
-    add(part, costs_.operators.gemm(w), launches(part, batch), 2 * batch * m * n * k);
+    OperatorTime t = costs_.operators.gemm(w);
+    if (t.bound == Bound::compute) t.ns /= costs_.sustained;
+    add(part, t, launches(part, batch), 2 * batch * m * n * k);
   }
   void attention(const AttentionWork& w, double flops) {
     add(Part::attention, costs_.operators.attention(w), w.backward ? 3 : 1, flops);
@@ -145,6 +147,15 @@ class Writer {
   }
   double transfer(Pattern pattern, double bytes, Group group) const {
     return transfer_ns(costs_.network, pattern, bytes, placement_of(job_, group));
+  }
+
+  // Calls on the host alone, each like an operator: random states that are read and written back ...
+  void calls(double operators) {
+    if (job_.compile) return;
+    Operation o;
+    o.part = Part::residual;
+    o.host_ns = operators * (costs_.launch_ns + costs_.operator_ns);
+    out_->push_back(o);
   }
 
   // A linear layer [rows, k] x [k, n], its weights already this rank's share.

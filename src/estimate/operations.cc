@@ -81,6 +81,8 @@ void attention_core(Writer& w, bool backward) {
   }
   const double square = batch * queries * s;
   const Fusion& f = w.fusion();
+  // Megatron-LM's dropout draws from a state of its own: two are read, two written.
+  if (job.dropout && job.framework == Framework::megatron && !backward) w.calls(4);
   constexpr Traffic kDrop{5, 1};
   if (!backward) {
     w.gemm(Part::scores, queries, s, h.dim, batch);
@@ -383,7 +385,14 @@ LayerWork layer_work(const EstimateJob& job, const JobCosts& costs, std::int64_t
 
   Writer backward(job, costs, work.backward, true);
   Writer weights(job, costs, split_backward ? work.weight : work.backward, true);
-  if (job.recompute == Recompute::full) work.backward = work.forward;
+  if (job.recompute == Recompute::full) {
+    // A checkpoint keeps the random states (of the CPU, the GPU and, Megatron-LM, the tensor-parallel tracker), sets
+    // them to run the layer again, and puts back those that it found; then it calls the autograd engine.
+    const double states = job.framework == Framework::megatron ? 3 : 2;
+    forward.calls(states);
+    work.backward = work.forward;
+    backward.calls(3 * states + 2);
+  }
   add_residual(backward);
   mlp_backward(backward, weights, work.backward, layer);
   norm(backward, true);

@@ -67,6 +67,7 @@ struct JobCosts {
   NetworkModel network;
   double launch_ns = 0;    // host, of a launch
   double operator_ns = 0;  // host, of an eager operator round its launches
+  double sustained = 1;    // rate of products in hours of training over that in runs of some milliseconds
 };
 JobCosts costs_of(const EstimateJob& job);
 NetworkModel network_of(const PlatformFacts& p, std::int64_t gpus_per_node);
