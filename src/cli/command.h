@@ -72,5 +72,6 @@ Result<int> run_completion(const Args& args);
 Result<int> run_replay(const Args& args);  // pipeline.cc
 Result<int> run_diff(const Args& args);    // pipeline.cc
 Result<int> run_predict(const Args& args);
+Result<int> run_dissect(const Args& args);
 
 }  // namespace orrery
