@@ -60,17 +60,32 @@ void find_innermost(Dissection& d, const std::vector<Span>& rows, Set set) {
   }
 }
 
-// Ranges of other threads that are open when a task without one of its own is launched: the one begun last.
+// The thread that runs the steps: that of the markers, else the one with most launches outside of autograd.
+std::uint32_t main_lane(const Dissection& d) {
+  const RankTrace& t = *d.trace;
+  std::vector<std::uint64_t> launches(t.lanes.size(), 0);
+  for (const Launch& l : d.operators.launches) launches[raw(l.lane)] += l.backward ? 0 : 1;
+  for (std::uint32_t i = 0; i < t.ops.size(); ++i)
+    if (t.ops.kind[i] == OpKind::user_annotation && t.name_of(OpId{i}).substr(0, 13) == "ProfilerStep#" &&
+        t.ops.lane[i] != kNoLane)
+      return raw(t.ops.lane[i]);
+  const auto most = std::max_element(launches.begin(), launches.end());
+  return most == launches.end() ? kNone : static_cast<std::uint32_t>(most - launches.begin());
+}
+
+// The innermost range of the main thread that is open when another thread launches a task without a range of its own:
+// the main thread waits for a backward pass.
 void find_covers(Dissection& d) {
   const RankTrace& t = *d.trace;
+  const std::uint32_t main = main_lane(d);
   std::vector<Span> ranges;
   for (const Span& s : spans_of(t, OpKind::user_annotation))
-    if (!is_neutral_range(t.name_of(OpId{s.row}))) ranges.push_back(s);
+    if (s.lane == main && !is_neutral_range(t.name_of(OpId{s.row}))) ranges.push_back(s);
   if (ranges.empty()) return;
   std::stable_sort(ranges.begin(), ranges.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
   std::vector<std::uint32_t> order;
   for (std::uint32_t i = 0; i < d.tasks.size(); ++i) {
-    if (d.tasks[i].call == kNone) continue;
+    if (d.tasks[i].call == kNone || raw(d.tasks[i].lane) == main) continue;
     bool own = false;
     for (std::uint32_t p = d.tasks[i].near; p != kNone && !own; p = d.operators.parent[p])
       own = t.ops.kind[p] == OpKind::user_annotation && !is_neutral_range(t.name_of(OpId{p}));
@@ -84,11 +99,7 @@ void find_covers(Dissection& d) {
     const Ns at = d.tasks[i].at;
     for (; next < ranges.size() && ranges[next].start <= at; ++next) open.push_back(&ranges[next]);
     std::erase_if(open, [&](const Span* s) { return s->end <= at; });
-    for (auto s = open.rbegin(); s != open.rend(); ++s) {
-      if ((*s)->lane == raw(d.tasks[i].lane)) continue;
-      d.tasks[i].cover = (*s)->row;
-      break;
-    }
+    if (!open.empty()) d.tasks[i].cover = open.back()->row;
   }
 }
 

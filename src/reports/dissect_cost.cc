@@ -28,8 +28,9 @@ std::vector<std::string_view> elements_of_list(std::string_view text) {
   std::size_t begin = 1;
   const auto put = [&](std::size_t end) {
     std::string_view e = text.substr(begin, end - begin);
-    while (!e.empty() && (e.front() == ' ' || e.front() == '"')) e.remove_prefix(1);
-    while (!e.empty() && (e.back() == ' ' || e.back() == '"')) e.remove_suffix(1);
+    const auto around = [](char c) { return c == '"' || c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
+    while (!e.empty() && around(e.front())) e.remove_prefix(1);
+    while (!e.empty() && around(e.back())) e.remove_suffix(1);
     out.push_back(e);
     begin = end + 1;
   };
@@ -138,7 +139,7 @@ class CostFinder {
       const std::uint32_t extra = t_.ops.extra[p];
       if (t.size() < 2 || t[0].size() != 4 || t[1].size() != 4 || extra == kNone) return {};
       const std::vector<std::string_view> said = elements_of_list(t_.strings.view(t_.op_args.concrete_inputs[extra]));
-      if (said.size() < 6) return {};
+      if (said.size() < 7 || said[6] != "False") return {};  // a transposed one
       double out = static_cast<double>(t[0][0]) * static_cast<double>(t[1][0]);
       for (std::size_t i = 0; i < 2; ++i) {
         const std::int64_t stride = number_of(said[3], i), padding = number_of(said[4], i),
@@ -250,7 +251,11 @@ class CostFinder {
     }
     if (all <= 0) return {};
     const auto cost = [&](double bytes) { return TaskCost{0, bytes, static_cast<std::uint8_t>(first)}; };
-    if (starts(name, "triton_")) return cost(all);  // its outputs are among its arguments
+    if (starts(name, "triton_")) {  // its outputs are among its arguments; of what it picks from not all is read
+      for (const std::string_view part : {"slice", "select", "embedding", "gather", "index", "split"})
+        if (has(name, part)) return {};
+      return cost(all);
+    }
     std::string_view stem = name;
     if (starts(stem, "aten::")) stem.remove_prefix(6);
     if (stem == "copy_") return t.size() >= 2 ? cost(all) : TaskCost{};

@@ -56,6 +56,7 @@ std::vector<CommLabel> labels_of(const GraphBuild& build, std::uint32_t rank) {
   for (const CommRow& row : c.rows) {
     if (row.rank != rank || row.node == kNone || build.graph.source[row.node] == kNoOp) continue;
     std::string label = c.op_names[row.op_name];
+    if (label.substr(0, 5) == "void ") label.erase(0, 5);
     if (row.group != kNone && !c.groups[row.group].label.empty()) label += " " + c.groups[row.group].label;
     out.push_back({raw(build.graph.source[row.node]), label});
   }
@@ -196,7 +197,7 @@ Section modules_section(const Means& means) {
 
 Section layers_section(const Means& means, bool told) {
   Section s{.key = "layers", .title = told ? "Layers" : "", .table = {}};
-  s.text_rows = 40;
+  s.text_rows = 12;
   s.table.columns = {{.key = "layer"}, {.key = "phase"}};
   for (Column& c : shared_columns(means.ranks() > 1)) s.table.columns.push_back(std::move(c));
   s.table.columns.push_back({.key = "count", .title = "GPU tasks", .digits = 1});
@@ -228,10 +229,32 @@ Section operators_section(const Means& means) {
 
 Cell rate(double work, double ns, double scale) { return work > 0 && ns > 0 ? Cell{work / ns / scale} : Cell{}; }
 
+// Without its namespaces of PyTorch and its parameters, which are the same for many.
+std::string short_name(std::string_view kernel) {
+  std::string out;
+  int depth = 0;
+  for (std::size_t i = 0; i < kernel.size();) {
+    bool skipped = false;
+    for (const std::string_view part : {"void ", "at::native::", "(anonymous namespace)::"}) {
+      if (kernel.substr(i, part.size()) != part || (part == "void " && i > 0)) continue;
+      i += part.size();
+      skipped = true;
+      break;
+    }
+    if (skipped) continue;
+    const char c = kernel[i++];
+    if (c == '(' && depth <= 0) break;
+    depth += c == '<' ? 1 : c == '>' ? -1 : 0;
+    out += c;
+  }
+  return out.empty() ? std::string(kernel) : out;
+}
+
 Section kernels_section(const Means& means) {
   Section s{.key = "kernels", .title = "Kernels", .table = {}};
   s.text_rows = 25;
-  s.table.columns = {{.key = "name", .title = "kernel"},
+  s.table.columns = {{.key = "name", .json_only = true},
+                     {.key = "short", .title = "kernel", .text_only = true},
                      {.key = "class"},
                      {.key = "gpu_ms", .title = "GPU ms"},
                      {.key = "pct", .title = "% of step", .digits = 1},
@@ -240,13 +263,13 @@ Section kernels_section(const Means& means) {
                      {.key = "achieved_tflops", .title = "TFLOP/s", .digits = 1},
                      {.key = "achieved_gb_per_s", .title = "GB/s", .digits = 1},
                      {.key = "roofline_pct", .title = "% of roofline", .digits = 1},
-                     {.key = "bound"}};
+                     {.key = "bound", .json_only = true}};
   const auto rows = means.of(&RankTables::kernels);
   for (const auto& [key, m] : by_time(rows, &Mean::gpu, &Mean::exclusive)) {
     const DissectSum& x = m->sum;
     s.table.rows.push_back(
-        {key->first, std::string(name_of(key->second)), m->gpu, means.share(m->exclusive), count_cell(m->count),
-         m->count > 0 ? Cell{m->gpu * 1e3 / m->count} : Cell{}, rate(x.flops, x.flops_ns, 1e3),
+        {key->first, short_name(key->first), std::string(name_of(key->second)), m->gpu, means.share(m->exclusive),
+         count_cell(m->count), m->count > 0 ? Cell{m->gpu * 1e3 / m->count} : Cell{}, rate(x.flops, x.flops_ns, 1e3),
          rate(x.bytes, x.bytes_ns, 1), x.bounded_ns > 0 ? percent(x.bound_ns, x.bounded_ns) : Cell{},
          x.bounded_ns > 0 ? Cell{std::string(x.compute_ns > x.memory_ns ? "compute" : "memory")} : Cell{}});
   }
@@ -432,7 +455,11 @@ Result<Document> dissect_document(const TraceSet& traces, const GraphBuild& buil
   d.sections.push_back(memory_section(g, all));
   d.sections.push_back(busy_section(all));
   d.sections.push_back(gpu_section(traces, all));
-  if (options.by.empty()) return d;
+  if (options.by.empty()) {
+    for (Section& s : d.sections)
+      if (s.key == "communication") s.title.clear();  // long; --by collective
+    return d;
+  }
   const std::pair<std::string_view, std::vector<std::string_view>> kLevels[] = {
       {"phase", {"phases", "ranks"}},
       {"module", {"modules"}},

@@ -130,10 +130,36 @@ class LayerFinder {
     for (const std::uint32_t i : tasks) keys.push_back(raw(t_.ops.name[d_.tasks[i].row]));
     const Repetition r = find_repetition(keys);
     if (r.count * r.period * 2 < tasks.size()) return;  // not what the pass is made of
+    const std::vector<std::size_t> begins = layers_of_period(tasks, r);
+    const std::size_t all = r.count * begins.size();
     for (std::size_t k = 0; k < r.count * r.period; ++k) {
-      const auto layer = static_cast<std::int32_t>(k / r.period);
-      d_.tasks[tasks[r.begin + k]].layer = backward ? static_cast<std::int32_t>(r.count) - 1 - layer : layer;
+      const auto within = std::upper_bound(begins.begin(), begins.end(), k % r.period) - begins.begin() - 1;
+      const std::size_t layer = k / r.period * begins.size() + static_cast<std::size_t>(within);
+      d_.tasks[tasks[r.begin + k]].layer = static_cast<std::int32_t>(backward ? all - 1 - layer : layer);
     }
+  }
+
+  // Where the layers of one period begin: layers may alternate (attention over a window and over all), so that a
+  // period is several. Each has one attention and an MLP or experts; it begins as far ahead of its attention as the
+  // first does.
+  std::vector<std::size_t> layers_of_period(const std::vector<std::uint32_t>& tasks, const Repetition& r) const {
+    const auto at = [&](std::size_t k) -> const DissectedTask& { return d_.tasks[tasks[r.begin + k]]; };
+    std::vector<std::size_t> attentions;
+    for (std::size_t k = 0; k < r.period; ++k)
+      if (at(k).kind == KernelClass::attention && (k == 0 || at(k - 1).kind != KernelClass::attention))
+        attentions.push_back(k);
+    std::vector<std::size_t> begins{0};
+    for (std::size_t i = 1; i < attentions.size(); ++i) begins.push_back(attentions[i] - attentions[0]);
+    for (std::size_t i = 0; i < begins.size(); ++i) {
+      const std::size_t end = i + 1 < begins.size() ? begins[i + 1] : r.period;
+      bool mlp = false;
+      for (std::size_t k = begins[i]; k < end && !mlp; ++k) {
+        const std::string& module = d_.modules[at(k).module];
+        mlp = module == "mlp down" || module == "experts";
+      }
+      if (!mlp) return {0};
+    }
+    return begins;
   }
 
   Dissection& d_;

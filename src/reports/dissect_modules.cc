@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 
 #include "reports/dissect.h"
@@ -75,6 +76,8 @@ class ModuleFinder {
     task_of_launch_.assign(o_.launches.size(), kNone);
     for (std::uint32_t i = 0; i < d_.tasks.size(); ++i)
       if (d_.tasks[i].launch != kNone) task_of_launch_[d_.tasks[i].launch] = i;
+    find_transformer();
+    find_backward_products();
     for (std::uint32_t i = 0; i < d_.tasks.size(); ++i) d_.tasks[i].module = number(module_of(i));
     adopt_unlaunched();
     count_visits();
@@ -98,6 +101,71 @@ class ModuleFinder {
     return word_of_[n];
   }
 
+  // The word of a task's kernel.
+  std::string_view kernel_word(const DissectedTask& task) {
+    return task.kind == KernelClass::attention ? "attention" : word(task.row);
+  }
+
+  // Places between attentions mean something where there is attention: fused, or with a softmax between its products.
+  // A batch of matrix products alone is none.
+  void find_transformer() {
+    for (const DissectedTask& task : d_.tasks) {
+      transformer_ = transformer_ || task.kind == KernelClass::attention || task.kind == KernelClass::softmax;
+      for (std::uint32_t p = task.near; p != kNone && !transformer_; p = o_.parent[p])
+        transformer_ = (o_.flags(p) & F::attention) != 0 || word(p) == "softmax";
+      if (transformer_) return;
+    }
+  }
+
+  // One node of a compiled graph is a whole backward pass: its matrix products are told by their sizes, which are those
+  // of a forward layer: [tokens, out] x [out, in] is the gradient of its input, and over the tokens that of its weight.
+  // Of two layers with turned extents (MLP up and down) the latter goes with the product next to it.
+  void find_backward_products() {
+    product_.assign(d_.tasks.size(), {});
+    std::map<std::pair<std::int64_t, std::int64_t>, std::string_view> layers;  // in, out
+    std::map<std::int64_t, bool> tokens;
+    for (const Anchor& a : o_.anchors) {
+      if (a.backward || a.attention || a.place == Place::none || a.in <= 0 || a.out <= 0) continue;
+      const std::string_view name = name_of_place(a.place, true);
+      const auto [it, fresh] = layers.emplace(std::pair{a.in, a.out}, name);
+      if (!fresh && it->second != name) it->second = {};
+      tokens[a.tokens] = true;
+    }
+    if (layers.empty() || !transformer_) return;
+    const auto find = [&](std::int64_t in, std::int64_t out) {
+      const auto it = layers.find({in, out});
+      return it == layers.end() ? std::string_view() : it->second;
+    };
+    struct Open {
+      std::uint32_t task;
+      std::pair<std::int64_t, std::int64_t> sizes;
+      std::string_view name;
+    };
+    std::vector<Open> products;
+    for (std::uint32_t i = 0; i < d_.tasks.size(); ++i) {
+      const DissectedTask& task = d_.tasks[i];
+      if (task.phase != Phase::backward || task.kind != KernelClass::gemm || task.op == kNone) continue;
+      const Gemm g = o_.gemm(task.op);
+      if (g.m <= 0 || g.batch > 1) continue;
+      if (tokens.count(g.k) == 0 || tokens.count(g.m) != 0) {
+        products.push_back({i, std::minmax(g.n, g.k), find(g.n, g.k)});
+        continue;
+      }
+      const std::string_view one = find(g.m, g.n), other = find(g.n, g.m);
+      products.push_back({i, std::minmax(g.m, g.n),
+                          one == other || other.empty() ? one
+                          : one.empty()                 ? other
+                                                        : std::string_view()});
+    }
+    for (std::size_t k = 0; k < products.size(); ++k) {
+      std::string_view name = products[k].name;
+      if (name.empty() && k > 0 && products[k - 1].sizes == products[k].sizes) name = products[k - 1].name;
+      if (name.empty() && k + 1 < products.size() && products[k + 1].sizes == products[k].sizes)
+        name = products[k + 1].name;
+      product_[products[k].task] = name;
+    }
+  }
+
   std::string module_of(std::uint32_t i) {
     const DissectedTask& task = d_.tasks[i];
     if (task.communicates) {
@@ -113,7 +181,7 @@ class ModuleFinder {
       case Phase::backward:
         return of_backward(i);
       case Phase::unattributed:
-        return task.kind == KernelClass::gemm ? "" : std::string(word(task.row));
+        return task.kind == KernelClass::gemm ? "" : std::string(kernel_word(task));
       case Phase::host: {
         const std::string_view w = chain_word(task);
         return w.empty() ? "between phases" : std::string(w);
@@ -135,7 +203,7 @@ class ModuleFinder {
   }
 
   std::string_view anchor_word(const DissectedTask& task) const {
-    if (task.launch == kNone || o_.launches[task.launch].anchor == kNone) return {};
+    if (task.launch == kNone || o_.launches[task.launch].anchor == kNone || !transformer_) return {};
     return name_of_place(o_.anchors[o_.launches[task.launch].anchor].place, task.kind == KernelClass::gemm);
   }
 
@@ -159,16 +227,20 @@ class ModuleFinder {
     return name;
   }
 
-  std::string by_class(const DissectedTask& task) {
+  std::string by_class(const DissectedTask& task) const {
     switch (task.kind) {
       case KernelClass::gemm:
+        for (std::uint32_t p = task.near; p != kNone; p = o_.parent[p])
+          if ((o_.flags(p) & F::batched) != 0) return "batched products";
         return "linear";
       case KernelClass::elementwise:
         return "elementwise";
       case KernelClass::memory:
         return "copies";
       case KernelClass::other:
-        return "";
+        if (has(t_.name_of(OpId{task.row}), "reduce_kernel") || has(t_.name_of(OpId{task.row}), "triton_red"))
+          return "reductions";
+        return task.op == kNone ? "" : "other operators";
       default:
         return std::string(name_of(task.kind));
     }
@@ -193,7 +265,7 @@ class ModuleFinder {
       return std::string(class_of(t_.name_of(OpId{module})));
     }
     if (task.kind == KernelClass::gemm && !sequence_[i].empty()) return std::string(sequence_[i]);
-    if (const std::string_view w = word(task.row); !w.empty()) return std::string(w);
+    if (const std::string_view w = kernel_word(task); !w.empty()) return std::string(w);
     if (!sequence_[i].empty()) return std::string(sequence_[i]);
     if (std::string range = range_name(task); !range.empty()) return range;
     return by_class(task);
@@ -212,8 +284,9 @@ class ModuleFinder {
       }
     }
     if (const std::string_view place = anchor_word(task); !place.empty()) return std::string(place);
+    if (!product_[i].empty()) return std::string(product_[i]);
     if (const std::string_view w = chain_word(task, node); !w.empty()) return std::string(w);
-    if (const std::string_view w = word(task.row); !w.empty()) return std::string(w);
+    if (const std::string_view w = kernel_word(task); !w.empty()) return std::string(w);
     if (std::string range = range_name(task); !range.empty()) return range;
     return by_class(task);
   }
@@ -316,23 +389,46 @@ class ModuleFinder {
     for (auto& [key, members] : open) close(members);
   }
 
-  // Launched before the recording began: as all other tasks of that kernel, where these agree.
+  // Launched before the recording began: as the launched tasks of that kernel between the same neighbours of the
+  // stream, where these agree; three neighbours on each side, then two, one, none.
   void adopt_unlaunched() {
-    std::unordered_map<std::uint32_t, std::uint32_t> alike;  // by name: task; kNone = they differ
-    for (std::uint32_t i = 0; i < d_.tasks.size(); ++i) {
-      const DissectedTask& task = d_.tasks[i];
-      if (task.call == kNone || task.communicates) continue;
-      const auto [it, fresh] = alike.emplace(raw(t_.ops.name[task.row]), i);
-      if (fresh || it->second == kNone) continue;
-      const DissectedTask& other = d_.tasks[it->second];
-      if (other.module != task.module || other.phase != task.phase) it->second = kNone;
-    }
-    for (DissectedTask& task : d_.tasks) {
-      if (task.call != kNone || task.communicates || task.phase != Phase::unattributed) continue;
-      const auto it = alike.find(raw(t_.ops.name[task.row]));
-      if (it == alike.end() || it->second == kNone) continue;
-      task.phase = d_.tasks[it->second].phase;
-      task.module = d_.tasks[it->second].module;
+    if (std::none_of(d_.tasks.begin(), d_.tasks.end(), [](const DissectedTask& task) { return task.call == kNone; }))
+      return;
+    std::vector<std::uint32_t> order(d_.tasks.size());
+    for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      const std::uint32_t x = d_.tasks[a].row, y = d_.tasks[b].row;
+      return std::tuple{t_.ops.lane[x], t_.ops.start[x], a} < std::tuple{t_.ops.lane[y], t_.ops.start[y], b};
+    });
+    const auto key = [&](std::size_t at, std::size_t radius) {
+      std::uint64_t h = 0x9e3779b97f4a7c15ull;
+      for (std::size_t k = at - std::min(at, radius); k <= at + radius && k < order.size(); ++k) {
+        const std::uint32_t row = d_.tasks[order[k]].row;
+        const bool same = t_.ops.lane[row] == t_.ops.lane[d_.tasks[order[at]].row];
+        h = (h ^ (same ? raw(t_.ops.name[row]) + 1 : 0)) * 0xbf58476d1ce4e5b9ull + (h >> 31);
+      }
+      return h;
+    };
+    std::vector<char> done(d_.tasks.size(), 0);
+    for (const std::size_t radius : {3, 2, 1, 0}) {
+      std::unordered_map<std::uint64_t, std::uint32_t> alike;  // a task; kNone = they differ
+      for (std::size_t at = 0; at < order.size(); ++at) {
+        const DissectedTask& task = d_.tasks[order[at]];
+        if (task.call == kNone || task.communicates) continue;
+        const auto [it, fresh] = alike.emplace(key(at, radius), order[at]);
+        if (fresh || it->second == kNone) continue;
+        const DissectedTask& other = d_.tasks[it->second];
+        if (other.module != task.module || other.phase != task.phase) it->second = kNone;
+      }
+      for (std::size_t at = 0; at < order.size(); ++at) {
+        DissectedTask& task = d_.tasks[order[at]];
+        if (task.call != kNone || task.communicates || done[order[at]] != 0 || task.phase == Phase::optimizer) continue;
+        const auto it = alike.find(key(at, radius));
+        if (it == alike.end() || it->second == kNone) continue;
+        task.phase = d_.tasks[it->second].phase;
+        task.module = d_.tasks[it->second].module;
+        done[order[at]] = 1;
+      }
     }
   }
 
@@ -343,8 +439,10 @@ class ModuleFinder {
     };
     std::unordered_map<std::uint32_t, Last> last;  // by lane
     std::uint32_t next = 0;
+    const auto found = numbers_.find("gradient accumulation");
+    const std::uint32_t accumulation = found == numbers_.end() ? kNone : found->second;
     for (DissectedTask& task : d_.tasks) {
-      if (task.communicates) {
+      if (task.communicates || task.module == accumulation) {  // in between, they end no visit
         task.visit = next++;
         continue;
       }
@@ -364,6 +462,8 @@ class ModuleFinder {
   std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> linears_;  // by module frame: linear layers in it
   std::unordered_map<std::uint32_t, bool> has_experts_;
   std::vector<std::string_view> sequence_;  // by task
+  std::vector<std::string_view> product_;   // by task: of matrix products of a backward pass
+  bool transformer_ = false;
   std::vector<std::uint32_t> task_of_launch_;
   std::unordered_map<std::string, std::uint32_t> numbers_;
 };

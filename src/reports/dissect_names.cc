@@ -48,17 +48,28 @@ std::string_view name_of(KernelClass c) {
 }
 
 KernelClass class_of_kernel(std::string_view name) {
-  const std::string low = lower(name);
+  std::string low = lower(name);
+  for (auto at = low.find("fbgemm"); at != std::string::npos; at = low.find("fbgemm", at)) low.replace(at, 6, "fb");
   const bool fused = has(name, "triton_");  // of torch.compile; the rest of the name lists what was fused
   if (!fused) {
+    if (has(low, "kv_indices")) return KernelClass::other;
     if (has_any(name, {"flash_attn", "paged_attention", "unified_attention", "mla_", "PagedAttention", "BatchDecode",
                        "BatchPrefill", "BatchMLA"}) ||
         is_attention_kernel(name))
       return KernelClass::attention;
     if (is_optimizer_kernel(name)) return KernelClass::optimizer;
-    if (is_gemm_kernel(name) || is_split_reduction(name) ||
-        has_any(low, {"gemm", "matmul", "bmm_", "dgrad", "wgrad", "fprop", "conv2d", "conv3d", "convolv", "_conv",
-                      "winograd", "nchwtonhwc", "nhwctonchw", "igemm", "miopensp3", "batched_transpose_conv"}))
+    if ((is_gemm_kernel(name) && !has(name, "fbgemm")) || is_split_reduction(name) ||
+        has_any(low, {"gemm",        "matmul",
+                      "bmm_",        "dgrad",
+                      "wgrad",       "fprop",
+                      "conv2d",      "conv3d",
+                      "convolv",     "_conv",
+                      "winograd",    "scudnn",
+                      "884cudnn",    "1688cudnn",
+                      "16816cudnn",  "cudnn_infer",
+                      "cudnn_train", "nchwtonhwc",
+                      "nhwctonchw",  "igemm",
+                      "miopensp3",   "batched_transpose_conv"}))
       return KernelClass::gemm;
   }
   if (has_any(low, {"layer_norm", "layernorm", "rms_norm", "rmsnorm", "batch_norm", "batchnorm", "bn_fw", "bn_bw",

@@ -28,8 +28,12 @@ class PhaseFinder {
     for (DissectedTask& task : d_.tasks) task.phase = told(task);
     fill_between();
     if (!d_.training) tell_inference();
-    for (DissectedTask& task : d_.tasks)
+    for (DissectedTask& task : d_.tasks) {
       if (task.communicates) task.phase = Phase::communication;
+      // one kernel over many tensors is the optimizer's only where there is one
+      if (task.kind == KernelClass::optimizer && !d_.training && task.phase != Phase::optimizer)
+        task.kind = KernelClass::elementwise;
+    }
   }
 
  private:
