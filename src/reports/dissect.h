@@ -101,6 +101,7 @@ struct Dissection {
   Ns length = 0;                            // of all of them together
   std::vector<DissectedTask> tasks;
   std::vector<std::string> modules;  // 0 = "unattributed"
+  std::uint32_t main_lane = kNone;   // thread that runs the steps
   bool training = false;             // there is a backward pass
   bool layers_told = false;
   std::array<Ns, kPhases> host{};  // wall time of the steps by what the host's threads do; sums to `length`

@@ -77,7 +77,7 @@ std::uint32_t main_lane(const Dissection& d) {
 // the main thread waits for a backward pass.
 void find_covers(Dissection& d) {
   const RankTrace& t = *d.trace;
-  const std::uint32_t main = main_lane(d);
+  const std::uint32_t main = d.main_lane;
   std::vector<Span> ranges;
   for (const Span& s : spans_of(t, OpKind::user_annotation))
     if (s.lane == main && !is_neutral_range(t.name_of(OpId{s.row}))) ranges.push_back(s);
@@ -174,6 +174,7 @@ void find_contexts(Dissection& d) {
     d.frame_parent = parents_of(t, frames);
     find_innermost(d, frames, [](DissectedTask& task, std::uint32_t row) { task.frame = row; });
   }
+  d.main_lane = main_lane(d);
   find_covers(d);
 }
 

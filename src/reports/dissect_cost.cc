@@ -252,8 +252,10 @@ class CostFinder {
     if (all <= 0) return {};
     const auto cost = [&](double bytes) { return TaskCost{0, bytes, static_cast<std::uint8_t>(first)}; };
     if (starts(name, "triton_")) {  // its outputs are among its arguments; of what it picks from not all is read
-      for (const std::string_view part : {"slice", "select", "embedding", "gather", "index", "split"})
+      for (const std::string_view part : {"slice", "select", "embedding", "gather", "index", "split", "nll_loss"})
         if (has(name, part)) return {};
+      const double ns = static_cast<double>(t_.ops.dur[task.row]);
+      if (d_.gpu != nullptr && all > 1.25 * d_.gpu->memory_gb_per_s * ns) return {};  // more than can have been read
       return cost(all);
     }
     std::string_view stem = name;

@@ -57,6 +57,7 @@ std::vector<CommLabel> labels_of(const GraphBuild& build, std::uint32_t rank) {
     if (row.rank != rank || row.node == kNone || build.graph.source[row.node] == kNoOp) continue;
     std::string label = c.op_names[row.op_name];
     if (label.substr(0, 5) == "void ") label.erase(0, 5);
+    if (label.empty()) label = row.op == CommOp::all_reduce ? "allreduce" : "communication";
     if (row.group != kNone && !c.groups[row.group].label.empty()) label += " " + c.groups[row.group].label;
     out.push_back({raw(build.graph.source[row.node]), label});
   }

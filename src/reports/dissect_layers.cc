@@ -24,8 +24,8 @@ class LayerFinder {
     const bool frames = by_frames();
     if (!frames) by_repetition(false);
     by_link();
-    if (!frames) by_repetition(true);
     for (const DissectedTask& task : d_.tasks) d_.layers_told = d_.layers_told || task.layer >= 0;
+    if (!frames && d_.layers_told) by_repetition(true);
   }
 
  private:

@@ -122,14 +122,19 @@ class ModuleFinder {
   // Of two layers with turned extents (MLP up and down) the latter goes with the product next to it.
   void find_backward_products() {
     product_.assign(d_.tasks.size(), {});
-    std::map<std::pair<std::int64_t, std::int64_t>, std::string_view> layers;  // in, out
+    std::map<std::pair<std::int64_t, std::int64_t>, std::map<std::string_view, std::size_t>> votes;  // in, out
+    std::map<std::pair<std::int64_t, std::int64_t>, std::string_view> layers;
     std::map<std::int64_t, bool> tokens;
     for (const Anchor& a : o_.anchors) {
       if (a.backward || a.attention || a.place == Place::none || a.in <= 0 || a.out <= 0) continue;
-      const std::string_view name = name_of_place(a.place, true);
-      const auto [it, fresh] = layers.emplace(std::pair{a.in, a.out}, name);
-      if (!fresh && it->second != name) it->second = {};
+      ++votes[{a.in, a.out}][name_of_place(a.place, true)];
       tokens[a.tokens] = true;
+    }
+    for (const auto& [sizes, names] : votes) {
+      std::size_t all = 0;
+      for (const auto& [name, n] : names) all += n;
+      for (const auto& [name, n] : names)
+        if (n * 5 >= all * 4) layers[sizes] = name;
     }
     if (layers.empty() || !transformer_) return;
     const auto find = [&](std::int64_t in, std::int64_t out) {
@@ -204,6 +209,9 @@ class ModuleFinder {
 
   std::string_view anchor_word(const DissectedTask& task) const {
     if (task.launch == kNone || o_.launches[task.launch].anchor == kNone || !transformer_) return {};
+    // without sizes the order alone is a guess, and a range that names the part says better
+    const Anchor& a = o_.anchors[o_.launches[task.launch].anchor];
+    if (a.in <= 0 && task.kind == KernelClass::gemm && !range_name(task).empty()) return {};
     return name_of_place(o_.anchors[o_.launches[task.launch].anchor].place, task.kind == KernelClass::gemm);
   }
 
@@ -248,6 +256,7 @@ class ModuleFinder {
 
   std::string of_forward(std::uint32_t i) {
     const DissectedTask& task = d_.tasks[i];
+    if (task.kind == KernelClass::attention) return "attention";
     const std::uint32_t module = nearest_module(task.frame);
     std::string_view said = frame_word(task.frame, module);
     const std::string_view inner = chain_word(task);
@@ -273,6 +282,7 @@ class ModuleFinder {
 
   std::string of_backward(std::uint32_t i) {
     const DissectedTask& task = d_.tasks[i];
+    if (task.kind == KernelClass::attention) return "attention";
     const std::uint32_t node = task.launch == kNone ? kNone : o_.launches[task.launch].node;
     for (std::uint32_t p = task.near; p != kNone; p = o_.parent[p])
       if ((o_.flags(p) & F::accumulate) != 0) return "gradient accumulation";

@@ -53,8 +53,10 @@ KernelClass class_of_kernel(std::string_view name) {
   const bool fused = has(name, "triton_");  // of torch.compile; the rest of the name lists what was fused
   if (!fused) {
     if (has(low, "kv_indices")) return KernelClass::other;
+    if (has_any(low, {"reshape_and_cache", "store_kvcache", "copy_kv"})) return KernelClass::memory;
+    if (has(low, "quantize_with")) return KernelClass::elementwise;
     if (has_any(name, {"flash_attn", "paged_attention", "unified_attention", "mla_", "PagedAttention", "BatchDecode",
-                       "BatchPrefill", "BatchMLA"}) ||
+                       "BatchPrefill", "BatchMLA", "reduce_segments"}) ||
         is_attention_kernel(name))
       return KernelClass::attention;
     if (is_optimizer_kernel(name)) return KernelClass::optimizer;

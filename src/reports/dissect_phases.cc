@@ -22,9 +22,6 @@ class PhaseFinder {
   void run() {
     range_phase_.assign(t_.strings.size(), 0);
     for (const Launch& l : o_.launches) d_.training = d_.training || l.backward;
-    autograd_lane_.assign(t_.lanes.size(), 0);
-    for (const Launch& l : o_.launches)
-      if (l.backward) autograd_lane_[raw(l.lane)] = 1;
     for (DissectedTask& task : d_.tasks) task.phase = told(task);
     fill_between();
     if (!d_.training) tell_inference();
@@ -68,8 +65,9 @@ class PhaseFinder {
       if ((f & F::optimizer) != 0) return Phase::optimizer;
       works = works || o_.sequence(p) >= 0 || (f & (F::linear | F::attention | F::norm | F::loss)) != 0;
     }
-    if (task.lane != kNoLane && autograd_lane_[raw(task.lane)] != 0 && task.launch != kNone &&
-        o_.launches[task.launch].backward)
+    // a thread of autograd's own; the main thread may run nodes of it, too
+    if (task.launch != kNone && o_.launches[task.launch].backward &&
+        (raw(task.lane) != d_.main_lane || o_.launches[task.launch].node != kNone))
       return Phase::backward;
     if (task.cover != kNone)
       if (const auto phase = range_phase(task.cover)) return *phase;
@@ -104,6 +102,7 @@ class PhaseFinder {
         continue;
       }
       const Phase then = next[i];
+      if (last == kOpen && then == kOpen && next.front() == kOpen && !task.graph) continue;  // nothing is told at all
       if (last == then && last != kOpen)
         task.phase = last;
       else if (last == Phase::backward && then == Phase::optimizer)
@@ -175,7 +174,6 @@ class PhaseFinder {
   const RankTrace& t_;
   const Operators& o_;
   std::vector<std::uint8_t> range_phase_;  // by StrId: 0 not asked, 1 none, Phase + 2
-  std::vector<char> autograd_lane_;
 };
 
 }  // namespace
