@@ -71,7 +71,7 @@ class HostPhases {
     if ((f & F::checkpoint) != 0 && (f & F::autograd) != 0) return Phase::recompute;
     if ((f & F::autograd) != 0) return Phase::backward;
     if ((f & F::optimizer) != 0) return Phase::optimizer;
-    if (o_.sequence(row) >= 0 || (f & (F::linear | F::attention | F::norm | F::loss)) != 0)
+    if (o_.sequence(row) >= 0 || (f & (F::linear | F::attention | F::norm | F::loss | F::embedding)) != 0)
       return inference_ != kNothing ? inference_ : Phase::forward;
     return kNothing;
   }

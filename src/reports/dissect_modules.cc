@@ -400,7 +400,7 @@ class ModuleFinder {
   }
 
   // Launched before the recording began: as the launched tasks of that kernel between the same neighbours of the
-  // stream, where these agree; three neighbours on each side, then two, one, none.
+  // stream, where these agree; the more neighbours the better. The first of a stream have none before them.
   void adopt_unlaunched() {
     if (std::none_of(d_.tasks.begin(), d_.tasks.end(), [](const DissectedTask& task) { return task.call == kNone; }))
       return;
@@ -410,22 +410,29 @@ class ModuleFinder {
       const std::uint32_t x = d_.tasks[a].row, y = d_.tasks[b].row;
       return std::tuple{t_.ops.lane[x], t_.ops.start[x], a} < std::tuple{t_.ops.lane[y], t_.ops.start[y], b};
     });
-    const auto key = [&](std::size_t at, std::size_t radius) {
+    struct Around {
+      std::size_t before, after;
+    };
+    const auto key = [&](std::size_t at, Around n) {
       std::uint64_t h = 0x9e3779b97f4a7c15ull;
-      for (std::size_t k = at - std::min(at, radius); k <= at + radius && k < order.size(); ++k) {
-        const std::uint32_t row = d_.tasks[order[k]].row;
-        const bool same = t_.ops.lane[row] == t_.ops.lane[d_.tasks[order[at]].row];
-        h = (h ^ (same ? raw(t_.ops.name[row]) + 1 : 0)) * 0xbf58476d1ce4e5b9ull + (h >> 31);
+      for (std::size_t k = 0; k <= n.before + n.after; ++k) {
+        std::uint64_t name = 0;  // there is none: before the first of the stream, behind the last
+        if (at + k >= n.before && at + k - n.before < order.size()) {
+          const std::uint32_t row = d_.tasks[order[at + k - n.before]].row;
+          if (t_.ops.lane[row] == t_.ops.lane[d_.tasks[order[at]].row]) name = raw(t_.ops.name[row]) + 1;
+        }
+        h = (h ^ name) * 0xbf58476d1ce4e5b9ull + (h >> 31);
       }
       return h;
     };
     std::vector<char> done(d_.tasks.size(), 0);
-    for (const std::size_t radius : {3, 2, 1, 0}) {
+    constexpr Around kAround[] = {{3, 3}, {2, 2}, {0, 4}, {4, 0}, {1, 1}, {0, 2}, {2, 0}, {0, 1}, {1, 0}, {0, 0}};
+    for (const Around n : kAround) {
       std::unordered_map<std::uint64_t, std::uint32_t> alike;  // a task; kNone = they differ
       for (std::size_t at = 0; at < order.size(); ++at) {
         const DissectedTask& task = d_.tasks[order[at]];
         if (task.call == kNone || task.communicates) continue;
-        const auto [it, fresh] = alike.emplace(key(at, radius), order[at]);
+        const auto [it, fresh] = alike.emplace(key(at, n), order[at]);
         if (fresh || it->second == kNone) continue;
         const DissectedTask& other = d_.tasks[it->second];
         if (other.module != task.module || other.phase != task.phase) it->second = kNone;
@@ -433,7 +440,7 @@ class ModuleFinder {
       for (std::size_t at = 0; at < order.size(); ++at) {
         DissectedTask& task = d_.tasks[order[at]];
         if (task.call != kNone || task.communicates || done[order[at]] != 0 || task.phase == Phase::optimizer) continue;
-        const auto it = alike.find(key(at, radius));
+        const auto it = alike.find(key(at, n));
         if (it == alike.end() || it->second == kNone) continue;
         task.phase = d_.tasks[it->second].phase;
         task.module = d_.tasks[it->second].module;

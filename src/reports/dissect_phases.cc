@@ -63,7 +63,7 @@ class PhaseFinder {
         return recomputes ? Phase::recompute : Phase::backward;
       }
       if ((f & F::optimizer) != 0) return Phase::optimizer;
-      works = works || o_.sequence(p) >= 0 || (f & (F::linear | F::attention | F::norm | F::loss)) != 0;
+      works = works || o_.sequence(p) >= 0 || (f & (F::linear | F::attention | F::norm | F::loss | F::embedding)) != 0;
     }
     // a thread of autograd's own; the main thread may run nodes of it, too
     if (task.launch != kNone && o_.launches[task.launch].backward &&
