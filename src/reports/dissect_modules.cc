@@ -186,6 +186,7 @@ class ModuleFinder {
       case Phase::backward:
         return of_backward(i);
       case Phase::unattributed:
+        if (task.kind == KernelClass::memory) return "copies";
         return task.kind == KernelClass::gemm ? "" : std::string(kernel_word(task));
       case Phase::host: {
         const std::string_view w = chain_word(task);
