@@ -265,7 +265,7 @@ TEST(Dissect, ExpertsBetweenRoutingAndTheNextNorm) {
                                        "rms_norm",  "gemm_shared",  "silu_and_mul", "gemm_shared2",
                                        "gemm_gate", "grouped_topk", "gemm_e1",      "silu_and_mul",
                                        "gemm_e2",   "rms_norm",     "gemm_c",       "flash_fwd"};
-  for (const char* name : names) items.push_back({class_of_kernel(name), false, name});
+  for (const char* name : names) items.push_back({class_of_kernel(name), false, name, module_of_name(name)});
   const auto modules = modules_of_sequence(items);
   const auto of = [&](std::string_view name) {
     for (std::size_t i = 0; i < names.size(); ++i)

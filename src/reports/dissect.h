@@ -135,7 +135,7 @@ void share_time(Dissection& d, const std::vector<Interval>& all_steps);  // diss
 struct SequenceItem {
   KernelClass kind = KernelClass::other;
   bool communicates = false;
-  std::string_view name;
+  std::string_view name, word;  // word: module_of_name(name)
 };
 std::vector<std::string_view> modules_of_sequence(std::span<const SequenceItem> items);
 // The longest stretch that repeats itself at least twice: items [begin, begin + period * count). count 0 = none.

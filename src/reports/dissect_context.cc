@@ -130,6 +130,7 @@ void find_contexts(Dissection& d) {
   std::vector<std::uint32_t> launch_of(ops.size(), kNone);
   for (std::uint32_t n = 0; n < d.operators.launches.size(); ++n) launch_of[d.operators.launches[n].task] = n;
   std::vector<std::uint8_t> kind_of_name(t.strings.size(), 0);  // KernelClass + 1
+  std::vector<std::uint8_t> talks(t.strings.size(), 0);         // 1 no, 2 yes: by name
 
   for (std::uint32_t i = 0; i < ops.size(); ++i) {
     if (!is_gpu_task(ops.kind[i])) continue;
@@ -158,7 +159,14 @@ void find_contexts(Dissection& d) {
     if (ops.kind[i] != OpKind::kernel) {
       task.kind = KernelClass::memory;
     } else {
-      task.communicates = is_communication(t, OpId{i});
+      const std::uint32_t extra = ops.extra[i];
+      std::uint8_t& said = talks[raw(ops.name[i])];
+      if (extra != kNone && t.kernel_args.comm[extra] != kNone) {
+        task.communicates = is_communication(t, OpId{i});
+      } else {
+        if (said == 0) said = is_communication(t, OpId{i}) ? 2 : 1;
+        task.communicates = said == 2;
+      }
       std::uint8_t& kind = kind_of_name[raw(ops.name[i])];
       if (kind == 0) kind = static_cast<std::uint8_t>(1 + static_cast<int>(class_of_kernel(t.name_of(OpId{i}))));
       task.kind = task.communicates ? KernelClass::communication : static_cast<KernelClass>(kind - 1);

@@ -376,7 +376,8 @@ class ModuleFinder {
     const auto close = [&](std::vector<std::uint32_t>& members) {
       std::vector<SequenceItem> items;
       for (const std::uint32_t i : members)
-        items.push_back({d_.tasks[i].kind, d_.tasks[i].communicates, t_.name_of(OpId{d_.tasks[i].row})});
+        items.push_back(
+            {d_.tasks[i].kind, d_.tasks[i].communicates, t_.name_of(OpId{d_.tasks[i].row}), word(d_.tasks[i].row)});
       const std::vector<std::string_view> words = modules_of_sequence(items);
       for (std::size_t k = 0; k < members.size(); ++k) sequence_[members[k]] = words[k];
       members.clear();

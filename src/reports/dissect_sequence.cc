@@ -15,7 +15,7 @@ std::vector<std::string_view> modules_of_sequence(std::span<const SequenceItem> 
   std::vector<std::string_view> named(items.size());
   std::size_t last_attention = items.size();
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (!items[i].communicates) named[i] = module_of_name(items[i].name);
+    if (!items[i].communicates) named[i] = items[i].word;
     if (items[i].kind == KernelClass::attention) {
       named[i] = "attention";
       last_attention = i;
