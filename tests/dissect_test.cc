@@ -181,6 +181,44 @@ TEST(Dissect, RecomputationIsToldFromBackward) {
   EXPECT_EQ(x.phase("back"), "backward");
 }
 
+// One autograd node for the whole backward pass: the sizes of its products are those of forward layers.
+TEST(Dissect, CompiledBackwardProductsByTheirSizes) {
+  DissectBuilder b;
+  b.thread(1);
+  b.says("flash_attn::_flash_attn_forward", 0, 10, {});
+  b.run("flash_fwd_kernel", 1, 2, 8);
+  const auto forward = [&](const std::string& module, const char* dims, const char* kernel, double at) {
+    b.module(module, at, 20);
+    b.says("aten::mm", at + 1, 10, {.sequence = 5, .dims = dims});
+    b.run(kernel, at + 2, at + 5, at + 15);
+  };
+  b.module("MLP_0", 20, 60);
+  forward("Linear_0", "[[16, 64], [64, 256]]", "gemm_up", 22);
+  forward("Linear_1", "[[16, 256], [256, 64]]", "gemm_down", 44);
+  b.thread(2);
+  b.says(std::string(kBackward) + "CompiledFunctionBackward", 100, 400, {.sequence = 5});
+  b.says("CompiledFunctionBackward", 101, 390, {.sequence = 5});
+  double at = 110;
+  const auto product = [&](const char* dims, const char* kernel) {
+    b.says("aten::mm", at, 10, {.dims = dims});
+    b.run(kernel, at + 1, at + 4, at + 10);
+    at += 20;
+  };
+  product("[[64, 16], [16, 256]]", "gemm_1");  // gradient of the weight of either
+  product("[[16, 64], [64, 256]]", "gemm_2");  // of the input of the one that goes 256 -> 64
+  product("[[256, 16], [16, 64]]", "gemm_3");
+  product("[[16, 256], [256, 64]]", "gemm_4");  // of the input of 64 -> 256
+  product("[[16, 7], [7, 9]]", "gemm_5");       // of no layer that was seen
+  const Taken x(std::move(b), 0, 600);
+  EXPECT_EQ(x.module("gemm_up"), "mlp up");
+  EXPECT_EQ(x.module("gemm_down"), "mlp down");
+  EXPECT_EQ(x.module("gemm_1"), "mlp down");  // as the product next to it
+  EXPECT_EQ(x.module("gemm_2"), "mlp down");
+  EXPECT_EQ(x.module("gemm_3"), "mlp up");
+  EXPECT_EQ(x.module("gemm_4"), "mlp up");
+  EXPECT_EQ(x.module("gemm_5"), "linear");
+}
+
 TEST(Dissect, RangesOfTheMainThreadCoverBackwardThreads) {
   DissectBuilder b;
   b.step(0, 0, 500);

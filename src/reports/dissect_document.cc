@@ -50,14 +50,39 @@ std::vector<Interval> disjoint(std::vector<Interval> steps) {
   return out;
 }
 
-std::vector<CommLabel> labels_of(const GraphBuild& build, std::uint32_t rank) {
+// Without its namespaces of PyTorch and its parameters, which are the same for many.
+std::string short_name(std::string_view kernel) {
+  std::string out;
+  int depth = 0;
+  for (std::size_t i = 0; i < kernel.size();) {
+    bool skipped = false;
+    for (const std::string_view part : {"void ", "at::native::", "(anonymous namespace)::"}) {
+      if (kernel.substr(i, part.size()) != part || (part == "void " && i > 0)) continue;
+      i += part.size();
+      skipped = true;
+      break;
+    }
+    if (skipped) continue;
+    const char c = kernel[i++];
+    if (c == '(' && depth <= 0) break;
+    depth += c == '<' ? 1 : c == '>' ? -1 : 0;
+    out += c;
+  }
+  return out.empty() ? std::string(kernel) : out;
+}
+
+std::vector<CommLabel> labels_of(const TraceSet& traces, const GraphBuild& build, std::uint32_t rank) {
   std::vector<CommLabel> out;
   const Communication& c = build.communication;
   for (const CommRow& row : c.rows) {
     if (row.rank != rank || row.node == kNone || build.graph.source[row.node] == kNoOp) continue;
     std::string label = c.op_names[row.op_name];
     if (label.substr(0, 5) == "void ") label.erase(0, 5);
-    if (label.empty()) label = row.op == CommOp::all_reduce ? "allreduce" : "communication";
+    if (label.empty()) {  // a name that the row could not make one of
+      const RankTrace& t = traces.ranks[build.graph.ranks[rank].trace];
+      label = short_name(t.name_of(build.graph.source[row.node]));
+      label = label.substr(0, label.find('<'));
+    }
     if (row.group != kNone && !c.groups[row.group].label.empty()) label += " " + c.groups[row.group].label;
     out.push_back({raw(build.graph.source[row.node]), label});
   }
@@ -229,27 +254,6 @@ Section operators_section(const Means& means) {
 }
 
 Cell rate(double work, double ns, double scale) { return work > 0 && ns > 0 ? Cell{work / ns / scale} : Cell{}; }
-
-// Without its namespaces of PyTorch and its parameters, which are the same for many.
-std::string short_name(std::string_view kernel) {
-  std::string out;
-  int depth = 0;
-  for (std::size_t i = 0; i < kernel.size();) {
-    bool skipped = false;
-    for (const std::string_view part : {"void ", "at::native::", "(anonymous namespace)::"}) {
-      if (kernel.substr(i, part.size()) != part || (part == "void " && i > 0)) continue;
-      i += part.size();
-      skipped = true;
-      break;
-    }
-    if (skipped) continue;
-    const char c = kernel[i++];
-    if (c == '(' && depth <= 0) break;
-    depth += c == '<' ? 1 : c == '>' ? -1 : 0;
-    out += c;
-  }
-  return out.empty() ? std::string(kernel) : out;
-}
 
 Section kernels_section(const Means& means) {
   Section s{.key = "kernels", .title = "Kernels", .table = {}};
@@ -430,7 +434,7 @@ Result<Document> dissect_document(const TraceSet& traces, const GraphBuild& buil
   const unsigned workers =
       std::min<unsigned>(worker_count(options.threads), static_cast<unsigned>(std::max<std::size_t>(1, all.size())));
   for_each_row(all.size(), workers, [&](std::size_t k, unsigned) {
-    const std::vector<CommLabel> labels = labels_of(build, static_cast<std::uint32_t>(k));
+    const std::vector<CommLabel> labels = labels_of(traces, build, static_cast<std::uint32_t>(k));
     all[k] = tables_of(dissect_rank(traces.ranks[g.ranks[k].trace], disjoint(chosen[k]), disjoint(every[k]), labels));
   });
 

@@ -77,8 +77,11 @@ class ModuleFinder {
     for (std::uint32_t i = 0; i < d_.tasks.size(); ++i)
       if (d_.tasks[i].launch != kNone) task_of_launch_[d_.tasks[i].launch] = i;
     find_transformer();
-    find_backward_products();
-    for (std::uint32_t i = 0; i < d_.tasks.size(); ++i) d_.tasks[i].module = number(module_of(i));
+    for (const bool backward : {false, true}) {
+      if (backward) find_backward_products();
+      for (std::uint32_t i = 0; i < d_.tasks.size(); ++i)
+        if ((d_.tasks[i].phase == Phase::backward) == backward) d_.tasks[i].module = number(module_of(i));
+    }
     adopt_unlaunched();
     count_visits();
   }
@@ -119,16 +122,18 @@ class ModuleFinder {
 
   // One node of a compiled graph is a whole backward pass: its matrix products are told by their sizes, which are those
   // of a forward layer: [tokens, out] x [out, in] is the gradient of its input, and over the tokens that of its weight.
-  // Of two layers with turned extents (MLP up and down) the latter goes with the product next to it.
+  // Of two layers with turned extents (MLP up and down) the latter is told by the former, beside it.
   void find_backward_products() {
     product_.assign(d_.tasks.size(), {});
-    std::map<std::pair<std::int64_t, std::int64_t>, std::map<std::string_view, std::size_t>> votes;  // in, out
-    std::map<std::pair<std::int64_t, std::int64_t>, std::string_view> layers;
+    std::map<std::pair<std::int64_t, std::int64_t>, std::map<std::string, std::size_t>> votes;  // in, out
+    std::map<std::pair<std::int64_t, std::int64_t>, std::string> layers;
     std::map<std::int64_t, bool> tokens;
-    for (const Anchor& a : o_.anchors) {
-      if (a.backward || a.attention || a.place == Place::none || a.in <= 0 || a.out <= 0) continue;
-      ++votes[{a.in, a.out}][name_of_place(a.place, true)];
-      tokens[a.tokens] = true;
+    for (const DissectedTask& task : d_.tasks) {
+      if (!is_forward(task.phase) || task.kind != KernelClass::gemm || task.op == kNone) continue;
+      const Gemm g = o_.gemm(task.op);
+      if (g.m <= 0 || g.batch > 1 || d_.modules[task.module] == "linear") continue;
+      ++votes[{g.k, g.n}][d_.modules[task.module]];
+      tokens[g.m] = true;
     }
     for (const auto& [sizes, names] : votes) {
       std::size_t all = 0;
@@ -139,12 +144,12 @@ class ModuleFinder {
     if (layers.empty() || !transformer_) return;
     const auto find = [&](std::int64_t in, std::int64_t out) {
       const auto it = layers.find({in, out});
-      return it == layers.end() ? std::string_view() : it->second;
+      return it == layers.end() ? std::string() : it->second;
     };
     struct Open {
       std::uint32_t task;
       std::pair<std::int64_t, std::int64_t> sizes;
-      std::string_view name;
+      std::string name;
     };
     std::vector<Open> products;
     for (std::uint32_t i = 0; i < d_.tasks.size(); ++i) {
@@ -156,18 +161,25 @@ class ModuleFinder {
         products.push_back({i, std::minmax(g.n, g.k), find(g.n, g.k)});
         continue;
       }
-      const std::string_view one = find(g.m, g.n), other = find(g.n, g.m);
+      const std::string one = find(g.m, g.n), other = find(g.n, g.m);
       products.push_back({i, std::minmax(g.m, g.n),
                           one == other || other.empty() ? one
                           : one.empty()                 ? other
-                                                        : std::string_view()});
+                                                        : std::string()});
     }
-    for (std::size_t k = 0; k < products.size(); ++k) {
-      std::string_view name = products[k].name;
-      if (name.empty() && k > 0 && products[k - 1].sizes == products[k].sizes) name = products[k - 1].name;
-      if (name.empty() && k + 1 < products.size() && products[k + 1].sizes == products[k].sizes)
-        name = products[k + 1].name;
-      product_[products[k].task] = name;
+    // In a run of products of the same two extents the two of a layer follow each other; which of them comes first, the
+    // first of the run tells.
+    for (std::size_t begin = 0; begin < products.size();) {
+      std::size_t end = begin;
+      while (end < products.size() && products[end].sizes == products[begin].sizes) ++end;
+      const bool next = products[begin].name.empty();
+      for (std::size_t k = begin; k < end; ++k) {
+        std::string name = products[k].name;
+        if (name.empty() && next && k + 1 < end) name = products[k + 1].name;
+        if (name.empty() && !next) name = products[k - 1].name;
+        product_[products[k].task] = name;
+      }
+      begin = end;
     }
   }
 
@@ -295,7 +307,7 @@ class ModuleFinder {
       }
     }
     if (const std::string_view place = anchor_word(task); !place.empty()) return std::string(place);
-    if (!product_[i].empty()) return std::string(product_[i]);
+    if (!product_[i].empty()) return product_[i];
     if (const std::string_view w = chain_word(task, node); !w.empty()) return std::string(w);
     if (const std::string_view w = kernel_word(task); !w.empty()) return std::string(w);
     if (std::string range = range_name(task); !range.empty()) return range;
@@ -481,7 +493,7 @@ class ModuleFinder {
   std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> linears_;  // by module frame: linear layers in it
   std::unordered_map<std::uint32_t, bool> has_experts_;
   std::vector<std::string_view> sequence_;  // by task
-  std::vector<std::string_view> product_;   // by task: of matrix products of a backward pass
+  std::vector<std::string> product_;        // by task: of matrix products of a backward pass
   bool transformer_ = false;
   std::vector<std::uint32_t> task_of_launch_;
   std::unordered_map<std::string, std::uint32_t> numbers_;
