@@ -8,10 +8,12 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 
 #include "dissect_helpers.h"
 #include "importers/importers.h"
 #include "reports/reports.h"
+#include "synthesis/synthetic_job.h"
 #include "writers/json.h"
 
 namespace orrery::testing {
@@ -277,6 +279,76 @@ TEST(DissectDocument, SimulatedJobsAsTheirTruthSays) {
           << set << ' ' << module;
     }
     EXPECT_TRUE(row_of(j["modules"], "linear").is_null()) << set;
+  }
+}
+
+// Jobs of our own generator, by how they are written and recorded.
+TEST(DissectDocument, MadeUpJobsOfEveryKind) {
+  SyntheticJob base;
+  base.layers = 4, base.hidden = 512, base.heads = 8, base.seq_length = 256, base.vocab = 1000;
+  base.tp = 2, base.pp = base.dp = 1, base.num_microbatches = 2, base.steps = 1;
+  std::vector<std::pair<std::string, SyntheticJob>> jobs;
+  const auto job = [&](const char* name) -> SyntheticJob& {
+    jobs.emplace_back(name, base);
+    return jobs.back().second;
+  };
+  job("frames");
+  job("no frames").modules = false;
+  {
+    SyntheticJob& j = job("full recompute");
+    j.recompute = SyntheticJob::Recompute::full;
+  }
+  {
+    SyntheticJob& j = job("nothing but operators, full recompute");
+    j.recompute = SyntheticJob::Recompute::full;
+    j.modules = j.annotations = j.shapes = false;
+  }
+  {
+    SyntheticJob& j = job("unfused attention, recomputed");
+    j.recompute = SyntheticJob::Recompute::selective;
+    j.unfused_attention = true;
+    j.modules = false;
+  }
+  {
+    SyntheticJob& j = job("gated, sequence parallel");
+    j.swiglu = j.sequence_parallel = true;
+    j.modules = j.shapes = j.fused_pointwise = false;
+  }
+  {
+    SyntheticJob& j = job("old PyTorch");
+    j.legacy = true;
+    j.modules = j.shapes = j.annotations = false;
+  }
+  for (const auto& [name, described] : jobs) {
+    SCOPED_TRACE(name);
+    const auto run = run_job(described);
+    ASSERT_TRUE(run.has_value()) << run.error().line();
+    const Json j = document_of(run->traces);
+    expect_whole(j);
+    const Json& modules = j["modules"];
+    for (const char* phase : {"forward", "backward", "recompute"}) {
+      const bool recompute = std::string(phase) == "recompute";
+      for (const char* module : {"qkv", "output projection", "mlp up", "mlp down"}) {
+        const Json row = row_of(modules, module, phase);
+        if (recompute && described.recompute != SyntheticJob::Recompute::full) {
+          EXPECT_TRUE(row.is_null()) << module;
+          continue;
+        }
+        ASSERT_FALSE(row.is_null()) << phase << ' ' << module;
+        EXPECT_EQ(row["count"], 8) << phase << ' ' << module;  // of four layers and two micro-batches
+      }
+      if (recompute && described.recompute == SyntheticJob::Recompute::none) continue;
+      const Json attention = row_of(modules, described.unfused_attention ? "attention products" : "attention", phase);
+      ASSERT_FALSE(attention.is_null()) << phase;
+      EXPECT_EQ(attention["count"], described.unfused_attention ? 16 : 8) << phase;
+    }
+    EXPECT_EQ(row_of(modules, "lm head", "forward")["count"], 2);
+    EXPECT_EQ(row_of(modules, "lm head", "backward")["count"], 2);
+    for (const char* none : {"linear", "unattributed"}) EXPECT_TRUE(row_of(modules, none).is_null()) << none;
+    std::set<std::int64_t> layers;
+    for (const Json& row : j["layers"])
+      if (!row["layer"].is_null()) layers.insert(row["layer"].get<std::int64_t>());
+    EXPECT_EQ(layers, (std::set<std::int64_t>{0, 1, 2, 3}));
   }
 }
 

@@ -104,6 +104,16 @@ TEST(Dissect, HostTimeOfTheStepIsWhatItsThreadsAreIn) {
   EXPECT_EQ(x.host(Phase::host), 1000 - 145 - 400 - 100);
 }
 
+TEST(Dissect, OperatorsOfAnotherThreadComeBeforeARangeThatWaits) {
+  DissectBuilder b = training_step();
+  b.thread(2);
+  b.says("c10d::allreduce_", 520, 60, {});  // beside the range loss.backward of 300 to 700 on thread 1
+  const Taken x(std::move(b), 0, 1000);
+  EXPECT_EQ(x.host(Phase::communication), 60);
+  EXPECT_EQ(x.host(Phase::backward), 340);
+  x.expect_whole();
+}
+
 TEST(Dissect, VisitsAndSteps) {
   DissectBuilder b;
   for (int step = 0; step < 2; ++step) {

@@ -1,5 +1,6 @@
-// Wall time of the steps by what the host's threads are in: at each instant the phase of an operator or range that is
-// open on some thread (of several the first of backward, recompute, optimizer, communication, forward, data). A pause
+// Wall time of the steps by what the host's threads are in: at each instant the phase of an operator that is open on
+// some thread, else of a range (its thread may only wait for another); of several the first of recompute, backward,
+// optimizer, communication, forward, data. A pause
 // between two stretches of one phase is that phase's (Python between operators), unless a call waits for the device in
 // it. What is left is `host`: code between the phases, and waiting.
 #include <algorithm>
@@ -15,16 +16,17 @@ namespace {
 using F = NameFlags;
 
 constexpr Phase kNothing = Phase::unattributed;
-constexpr std::array<Phase, 9> kPriority = {Phase::backward,      Phase::recompute, Phase::optimizer,
-                                            Phase::communication, Phase::decode,    Phase::prefill,
-                                            Phase::mixed,         Phase::forward,   Phase::data};
+constexpr std::array<Phase, 9> kPriority = {Phase::recompute,     Phase::backward, Phase::optimizer,
+                                            Phase::communication, Phase::decode,   Phase::prefill,
+                                            Phase::mixed,         Phase::forward,  Phase::data};
 
 bool starts(std::string_view text, std::string_view part) { return text.substr(0, part.size()) == part; }
 
 struct Edge {
   Ns at;
   Phase phase;
-  int by;  // +1 begins, -1 ends
+  bool range;  // of a range, not of an operator
+  int by;      // +1 begins, -1 ends
 };
 
 struct Stretch {
@@ -88,6 +90,7 @@ class HostPhases {
     }
     const OpTable& ops = t_.ops;
     phase_.assign(ops.size(), kNothing);
+    by_range_.assign(ops.size(), 0);
     std::vector<char> done(ops.size(), 0);
     std::vector<std::uint32_t> path;
     for (std::uint32_t i = 0; i < ops.size(); ++i) {
@@ -103,6 +106,8 @@ class HostPhases {
             outer == Phase::backward || outer == Phase::recompute || outer == Phase::optimizer || outer == Phase::data;
         phase_[*row] =
             own == kNothing || (inside && is_forward(own) && t_.ops.kind[*row] == OpKind::cpu_op) ? outer : own;
+        const bool range = ops.kind[*row] == OpKind::user_annotation && own != Phase::communication;
+        by_range_[*row] = phase_[*row] == own && own != kNothing ? range : parent != kNone && by_range_[parent];
         done[*row] = 1;
       }
     }
@@ -118,16 +123,17 @@ class HostPhases {
       if (!is_host_row(ops.kind[i]) || phase_[i] == kNothing || ops.dur[i] <= 0) continue;
       const std::uint32_t parent = o_.parent[i];
       const Phase outer = parent == kNone ? kNothing : phase_[parent];
-      if (outer == phase_[i]) continue;
+      const bool outer_range = parent != kNone && by_range_[parent] != 0, range = by_range_[i] != 0;
+      if (outer == phase_[i] && outer_range == range) continue;
       Ns begin = ops.start[i], end = ops.end(i);
       if (outer != kNothing) {
         end = std::min(end, ops.end(parent));
         if (begin >= end) continue;
-        edges_.push_back({begin, outer, -1});
-        edges_.push_back({end, outer, 1});
+        edges_.push_back({begin, outer, outer_range, -1});
+        edges_.push_back({end, outer, outer_range, 1});
       }
-      edges_.push_back({begin, phase_[i], 1});
-      edges_.push_back({end, phase_[i], -1});
+      edges_.push_back({begin, phase_[i], range, 1});
+      edges_.push_back({end, phase_[i], range, -1});
     }
     std::sort(edges_.begin(), edges_.end(), [](const Edge& a, const Edge& b) { return a.at < b.at; });
     unite_all(waits_);
@@ -138,23 +144,27 @@ class HostPhases {
     return c == Call::stream_sync || c == Call::device_sync || c == Call::event_sync;
   }
 
+  static Phase first_of(const std::array<std::int64_t, kPhases>& open) {
+    for (const Phase p : kPriority)
+      if (open[static_cast<std::size_t>(p)] > 0) return p;
+    return kNothing;
+  }
+
   std::vector<Stretch> stretches() const {
     std::vector<Stretch> out;
-    std::array<std::int64_t, kPhases> open{};
+    std::array<std::int64_t, kPhases> open[2] = {};  // by operators, by ranges
     for (std::size_t i = 0; i < edges_.size();) {
       const Ns at = edges_[i].at;
       for (; i < edges_.size() && edges_[i].at == at; ++i)
-        open[static_cast<std::size_t>(edges_[i].phase)] += edges_[i].by;
+        open[edges_[i].range ? 1 : 0][static_cast<std::size_t>(edges_[i].phase)] += edges_[i].by;
       if (i == edges_.size()) break;
+      const Phase p = first_of(open[0]) != kNothing ? first_of(open[0]) : first_of(open[1]);
+      if (p == kNothing) continue;
       const Ns end = edges_[i].at;
-      for (const Phase p : kPriority) {
-        if (open[static_cast<std::size_t>(p)] <= 0) continue;
-        if (!out.empty() && out.back().end == at && out.back().phase == p)
-          out.back().end = end;
-        else
-          out.push_back({at, end, p});
-        break;
-      }
+      if (!out.empty() && out.back().end == at && out.back().phase == p)
+        out.back().end = end;
+      else
+        out.push_back({at, end, p});
     }
     return out;
   }
@@ -173,6 +183,7 @@ class HostPhases {
   Phase inference_ = kNothing;
   std::vector<Phase> phase_;
   std::vector<Edge> edges_;
+  std::vector<char> by_range_;
   Intervals waits_;
 };
 
