@@ -102,7 +102,7 @@ TEST(CliCompletion, KnowsCommandsAndOptions) {
                   "echo \"${COMPREPLY[@]}\"")
                 .out,
             "--steps\n");
-  EXPECT_EQ(shell("source <(\"$orrery\" completion bash); COMP_WORDS=(orrery di); COMP_CWORD=1; _orrery;"
+  EXPECT_EQ(shell("source <(\"$orrery\" completion bash); COMP_WORDS=(orrery dif); COMP_CWORD=1; _orrery;"
                   "echo \"${COMPREPLY[@]}\"")
                 .out,
             "diff\n");

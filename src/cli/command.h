@@ -71,5 +71,6 @@ Result<int> run_diff(const Args& args);    // pipeline.cc
 Result<int> run_predict(const Args& args);
 Result<int> run_estimate(const Args& args);  // estimate.cc
 Result<int> run_plan(const Args& args);      // plan.cc
+Result<int> run_dissect(const Args& args);
 
 }  // namespace orrery

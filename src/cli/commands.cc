@@ -164,6 +164,49 @@ std::vector<Command> make_commands() {
                     {"A network of twice the bandwidth, and launches for free:",
                      "orrery predict samples/gpt-tp2-pp2-dp2 --network intra=2x --cuda-graphs"}},
        .run = run_predict},
+      {.name = "dissect",
+       .summary = "where time and memory of a job go: phases, modules, layers, operators, kernels, collectives",
+       .operands = "TRACE...",
+       .least = 1,
+       .most = kMany,
+       .description =
+           "Reads PyTorch profiler traces as `replay` does, of training or of inference, and says where a step's time "
+           "goes: by phase (forward, backward, recompute, optimizer, communication, data, host; of inference prefill "
+           "and decode), by module (from nn.Module frames, operators, autograd's sequence numbers, the order of linear "
+           "layers and attentions, annotations, names of kernels), by layer, by operator and by kernel, with what the "
+           "recorded shapes say of achieved TFLOP/s and GB/s beside the GPU's facts. Nothing is run again.\n\n"
+           "Everything is a mean over the steps of a rank, then over the ranks; with several, the least and the most "
+           "of "
+           "a rank stand beside it. A step is the rank's ProfilerStep; without markers the whole trace is one step. "
+           "GPU ms of phases, modules and layers count each instant once: of the tasks that run, one that computes "
+           "before one that communicates before a copy, of these the one that began first. So communication is what is "
+           "exposed, and all rows with the idle one add up to the step. CPU ms of phases add up to it too: at each "
+           "instant what the host's threads are in, autograd first; `host` is what is between the phases, and waiting. "
+           "GPU ms of operators and kernels are sums of durations; their share of the step counts overlaps once. What "
+           "could not be attributed is a row (unattributed).\n\n"
+           "docs/model.md says how each is told.",
+       .options =
+           {{"--by", "LEVEL",
+             "show this level alone, with all of its rows: phase, module, layer, operator, kernel or collective "
+             "(--json and --csv have all levels)",
+             Takes::word},
+            {"--steps", "N,...", "only these steps: the N of ProfilerStep#N (default: all)", Takes::word},
+            {"--rank", "FILE=N",
+             "FILE, a path as given or the last part of one, is rank N, whatever it says itself (may be repeated)",
+             Takes::file, true},
+            kCsv,
+            kRecover,
+            kJson,
+            kQuiet,
+            kThreads,
+            kHelp},
+       .when_incomplete = "the input was truncated or data were lost; what could be read is answered",
+       .examples =
+           {{"Where does the sample job's time go?", "orrery dissect samples/gpt-tp2-pp2-dp2"},
+            {"All modules of one rank:", "orrery dissect samples/gpt-tp2-pp2-dp2/rank-0.json.gz --by module"},
+            {"The share of matrix products, for a script:",
+             "orrery dissect samples/gpt-tp2-pp2-dp2 --json | jq '.classes[] | select(.name == \"gemm\").pct'"}},
+       .run = run_dissect},
       {.name = "diff",
        .summary = "compare two runs: which kernels, operators and waits became slower or faster",
        .operands = "A B",

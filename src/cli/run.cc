@@ -50,7 +50,7 @@ std::vector<std::int64_t> chosen_steps(const Run& run, const RunOptions& options
 
 // Each rank's graph is built as soon as its rows are there, and of the rows only the names stay, unless the run is to
 // be exported: hundreds of ranks need not be in memory as rows at once.
-Result<Run> run_again(const std::vector<std::string>& paths, const RunOptions& options, Progress& progress) {
+Result<Run> read_job(const std::vector<std::string>& paths, const RunOptions& options, Progress& progress) {
   progress.stage("reading " + paths.front());
   auto steps = import_pipeline(paths, options.import);
   if (!steps) return tl::unexpected(steps.error());
@@ -87,9 +87,14 @@ Result<Run> run_again(const std::vector<std::string>& paths, const RunOptions& o
   std::vector<RankGraph> ranks;
   for (const RankTrace& t : run.traces.ranks) ranks.push_back(std::move(drafts[t.place]));
   if (Status s = builder.join(run.traces, graph, ranks, run.build); !s) return tl::unexpected(s.error());
+  return run;
+}
 
+Result<Run> run_again(const std::vector<std::string>& paths, const RunOptions& options, Progress& progress) {
+  auto run = read_job(paths, options, progress);
+  if (!run || run->pipeline) return run;
   progress.stage("replaying");
-  replay(run.build.graph, run.replay);
+  replay(run->build.graph, run->replay);
   return run;
 }
 

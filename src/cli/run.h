@@ -28,6 +28,9 @@ struct Run {
   std::optional<PipelineJob> pipeline;
 };
 
+// The first half: rows and graph, nothing replayed yet. Steps of pipelines are replayed (their graph is learnt so).
+Result<Run> read_job(const std::vector<std::string>& paths, const RunOptions& options, Progress& progress);
+
 Result<Run> run_again(const std::vector<std::string>& paths, const RunOptions& options, Progress& progress);
 
 // What --steps says, else what the job itself leaves out.

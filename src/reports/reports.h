@@ -222,6 +222,16 @@ Result<Document> predict_document(const TraceSet& traces, const GraphBuild& base
 // The GPUs that --platform knows.
 Section gpus_section(const std::vector<GpuFacts>& gpus);
 
+struct DissectReportOptions {
+  std::vector<std::int64_t> steps;  // --steps; empty = all
+  std::string by;                   // --by: people see this level alone, in full; "" = all of them
+  unsigned threads = 0;             // ranks are looked at side by side; 0 = all cores
+};
+// What `orrery dissect` answers: where the time of a step goes, from phases to kernels (dissect.h). Needs the rows of
+// the traces, not their names alone. Document::inputs is left to the caller. Error: a step that does not exist.
+Result<Document> dissect_document(const TraceSet& traces, const GraphBuild& build,
+                                  const DissectReportOptions& options = {});
+
 struct DiffSide {
   const TraceSet& traces;
   const GraphBuild& build;
