@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How far `orrery estimate train|finetune` is from published, measured numbers.
 
-  bench/estimate_bench.py build/orrery DIRECTORY [TABLE ...] [--worst N]
+  bench/estimate_bench.py build/orrery [DIRECTORY] [TABLE ...] [--worst N] [--calls]
 
-DIRECTORY holds tables (*.tsv: table, workload, model, platform, technique, batch, metric, value, unit, source, sure).
+DIRECTORY (bench/published without it) holds tables (*.tsv: table, workload, model, platform, technique, batch, metric, value, unit, source, sure).
 Every row is one call of the tool with what the row states and nothing else; what a row leaves open takes the default of
 the framework that the table is of. Printed: rows, mean absolute error and bias in per cent by table, the target, the
 worst rows.
@@ -319,9 +319,13 @@ def main():
     if "--worst" in sys.argv:
         worst = int(sys.argv[sys.argv.index("--worst") + 1])
         words.remove(str(worst))
-    if len(words) < 2:
+    if not words:
         sys.exit(__doc__)
-    tool, directory, chosen = words[0], words[1], words[2:]
+    tool, words = words[0], words[1:]
+    directory = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published")
+    if words and os.path.isdir(words[0]):
+        directory, words = words[0], words[1:]
+    chosen = words
     for table, read in TABLES.items():
         path = os.path.join(directory, table + ".tsv")
         if (chosen and table not in chosen) or not os.path.exists(path):

@@ -1,6 +1,7 @@
 // orrery dissect: where the time goes. Traces -> graph (who met whom) -> reports; nothing is replayed.
 #include <algorithm>
 
+#include "base/closest.h"
 #include "cli/options.h"
 #include "cli/run.h"
 #include "reports/reports.h"

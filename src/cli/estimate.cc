@@ -10,6 +10,7 @@
 #include "cli/options.h"
 #include "facts/library.h"
 #include "reports/estimate.h"
+#include "reports/reports.h"
 
 namespace orrery {
 namespace {
@@ -86,11 +87,35 @@ Result<int> train(const Args& args, const RunOptions& options, bool finetune) {
   return e.capacity_gib > 0 && !e.fits ? kIncomplete : *status;
 }
 
+// --model list, --platform list
+Result<int> list_facts(const Args& args, const RunOptions& options) {
+  OwnFacts own;
+  if (args.has("--facts")) {
+    auto read = read_facts_directory(args.value("--facts"));
+    if (!read) return tl::unexpected(read.error());
+    own = std::move(*read);
+  }
+  Document d;
+  d.command = "estimate";
+  if (args.value("--model") == "list") {
+    const auto models = known_models(own);
+    if (!models) return tl::unexpected(models.error());
+    d.sections.push_back(models_section(*models));
+  }
+  if (args.value("--platform") == "list") {
+    const auto platforms = known_platforms(own);
+    if (!platforms) return tl::unexpected(platforms.error());
+    d.sections.push_back(platforms_section(*platforms));
+  }
+  return emit(d, options);
+}
+
 }  // namespace
 
 Result<int> run_estimate(const Args& args) {
   const auto options = understand(*find_command("estimate"), args);
   if (!options) return tl::unexpected(options.error());
+  if (args.value("--model") == "list" || args.value("--platform") == "list") return list_facts(args, *options);
   const std::string& what = args.positional.front();
   if (what == "train" || what == "finetune") return train(args, *options, what == "finetune");
   if (what == "ops") return run_estimate_ops(args, *options);

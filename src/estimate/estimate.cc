@@ -75,7 +75,7 @@ Observed observe(const EstimateJob& job, const StepGraph& step, const Replay& ru
   std::vector<std::vector<const Block*>> blocks(stages);
   const double n = static_cast<double>(stages);
   for (const NodeId end : step.last) o.total = std::max(o.total, static_cast<double>(run.end[raw(end)]));
-  for (const Piece& p : step.pieces) {
+  for (const StepPiece& p : step.pieces) {
     const auto at = raw(p.to);
     const auto phase = static_cast<std::size_t>(p.phase);
     const double start = static_cast<double>(run.start[at]), end = static_cast<double>(run.end[at]);

@@ -14,7 +14,7 @@ enum class StepPhase : std::uint8_t { forward, backward, weight, optimizer };
 inline constexpr std::size_t kStepPhases = 4;
 
 // A stretch of the compute lane, or a transfer or copy beside it.
-struct Piece {
+struct StepPiece {
   std::uint32_t stage = 0;
   NodeId from = kNoNode;  // a transfer: begins when this has ended, its wait for peers included; kNoNode: with `to`
   NodeId to = kNoNode;    // ends with this
@@ -25,7 +25,7 @@ struct Piece {
 
 struct StepGraph {
   ExecGraph graph;  // ranks: one a stage; steps: the step of each
-  std::vector<Piece> pieces;
+  std::vector<StepPiece> pieces;
   std::vector<NodeId> last;  // of each stage: its end
 };
 

@@ -51,6 +51,11 @@ std::string_view name_of_place(Place p, bool product) {
       return "mlp down";
     case Place::head:
       return "lm head";
+    case Place::router:
+      return "router";
+    case Place::expert_in:
+    case Place::expert_out:
+      return "experts";
     case Place::none:
       break;
   }

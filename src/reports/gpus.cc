@@ -1,5 +1,6 @@
 // What `predict --platform list` says: the GPUs of which facts are known.
 #include "facts/gpus.h"
+
 #include "reports/reports.h"
 
 namespace orrery {
@@ -13,7 +14,8 @@ Section gpus_section(const std::vector<GpuFacts>& gpus) {
                      {.key = "nvlink_gb_per_s", .title = "NVLink GB/s", .digits = 0},
                      {.key = "nic_gb_per_s", .title = "network GB/s", .digits = 1}};
   for (const GpuFacts& g : gpus)
-    s.table.rows.push_back({g.name, half_tflops(g), g.memory_gb_per_s, g.memory_gib, g.nvlink_gb_per_s, g.nic_gb_per_s});
+    s.table.rows.push_back(
+        {g.name, half_tflops(g), g.memory_gb_per_s, g.memory_gib, g.nvlink_gb_per_s, g.nic_gb_per_s});
   return s;
 }
 

@@ -193,7 +193,7 @@ class Editor : public ProgramEditor {
       put(r, k, ahead(r, k, task), gather, host);
     } else if (!shares_input(spots, s, -1)) {
       launch_made(block_before(r, k, ahead(r, k, task)), gather, host);
-      Block& wait = block_before(r, k, behind_product(r, k, task));
+      ItemBlock& wait = block_before(r, k, behind_product(r, k, task));
       wait_for(wait, lane_of(GroupRole::tensor), host);
       // it is waited for before the sum is launched
       auto& blocks = edit(r, k).blocks;
@@ -378,7 +378,7 @@ class Editor : public ProgramEditor {
         MadeTask::Size::bucket, {}, 4);
     p.expert_bucket_parameters = std::max(40e6, 1e6 * static_cast<double>(now.layout.dp));
     for (std::uint32_t r = 0; r < p.pieces.size(); ++r) {
-      Block block;
+      ItemBlock block;
       launch_made(block, reduce, thread(1));
       add_piece(r, {PieceKind::bucket, 0, 0, -1}, std::move(block));
     }
@@ -420,7 +420,7 @@ class Editor : public ProgramEditor {
                    MadeTask::Size::bucket, {}, 4);
     p.bucket_parameters = std::max(40e6, 1e6 * static_cast<double>(now.layout.dp));
     for (std::uint32_t r = 0; r < p.pieces.size(); ++r) {
-      Block block;
+      ItemBlock block;
       if (scale != kNone) launch_kernel(block, scale, thread(1));
       launch_made(block, reduce, thread(1));
       add_piece(r, {PieceKind::bucket, 0, 0, -1}, std::move(block));
@@ -447,7 +447,7 @@ class Editor : public ProgramEditor {
       const auto of = role == GroupRole::data ? MadeTask::Size::stage_parameters : MadeTask::Size::expert_parameters;
       const std::uint32_t made = collective(role, CommOp::all_gather, of, {}, element_bytes() / buckets);
       const std::uint32_t at = after_update(r, k), lane = lane_of(role);
-      Block& block = block_before(r, k, at);
+      ItemBlock& block = block_before(r, k, at);
       for (int n = 0; n < static_cast<int>(buckets); ++n) launch_made(block, made, thread(0));
       wait_for(block, lane, thread(0));
       for (std::uint32_t i = at; i < p.pieces[r][k].count; ++i)
@@ -481,7 +481,7 @@ class Editor : public ProgramEditor {
     m.name = kernel_name(m.op), m.elements = message, m.bytes_each = element_bytes();
     const std::uint32_t made = add_made(std::move(m));
     for (std::uint32_t r = 0; r < p.pieces.size(); ++r) {
-      Block block;
+      ItemBlock block;
       block.items.push_back({host_item(sample.launch.front(), thread(0), kNone), {}});
       // beside the passes each is launched by itself, with no others to be collected first
       block.items.back().item.took = now.overlap && now.chunks > 1 ? 0 : kSendWork * 3 / 2;

@@ -21,7 +21,8 @@ Result<GpuFacts> known_platform(const std::string& name) {
   for (char& letter : upper) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
   // part of the name that a driver reports ("NVIDIA H100 80GB HBM3")
   if (const GpuFacts* gpu = find_gpu(upper); gpu != nullptr) return *gpu;
-  return fail("nothing is known of this GPU: " + name, "--platform", named.error().advice);
+  return fail("nothing is known of this GPU: " + name, "--platform",
+              named.error().advice + "; --platform list shows all");
 }
 
 Result<Changed> change_platform(const TraceSet& traces, GraphBuild& build, JobModel& job, const std::string& name) {

@@ -296,7 +296,7 @@ Item ProgramEditor::host_item(const Item& from, std::uint32_t lane, std::uint32_
   return item;
 }
 
-void ProgramEditor::launch_made(Block& block, std::uint32_t made, std::uint32_t host) {
+void ProgramEditor::launch_made(ItemBlock& block, std::uint32_t made, std::uint32_t host) {
   const std::uint32_t lane = p.made[made].lane;
   std::uint32_t call = 0;
   for (std::size_t k = 0; k < sample.launch.size(); ++k) {
@@ -315,7 +315,7 @@ void ProgramEditor::launch_made(Block& block, std::uint32_t made, std::uint32_t 
   }
 }
 
-void ProgramEditor::launch_kernel(Block& block, std::uint32_t made, std::uint32_t host) {
+void ProgramEditor::launch_kernel(ItemBlock& block, std::uint32_t made, std::uint32_t host) {
   const std::size_t at = sample.call;
   const auto call = static_cast<std::uint32_t>(block.items.size());
   block.items.push_back({host_item(sample.launch[at], host, kNone), {}});
@@ -331,7 +331,7 @@ void ProgramEditor::launch_kernel(Block& block, std::uint32_t made, std::uint32_
   block.items.back().item.queue = task.lane;
 }
 
-void ProgramEditor::wait_for(Block& block, std::uint32_t lane, std::uint32_t host) {
+void ProgramEditor::wait_for(ItemBlock& block, std::uint32_t lane, std::uint32_t host) {
   for (const Item& x : sample.wait) block.items.push_back({host_item(x, host, kNone), {}});
   Item mark;
   mark.node = sample.kernel;
@@ -342,8 +342,8 @@ void ProgramEditor::wait_for(Block& block, std::uint32_t lane, std::uint32_t hos
 
 PieceEdit& ProgramEditor::edit(std::uint32_t r, std::uint32_t piece) { return edits[r][piece]; }
 
-Block& ProgramEditor::block_before(std::uint32_t r, std::uint32_t piece, std::uint32_t item) {
-  Block b;
+ItemBlock& ProgramEditor::block_before(std::uint32_t r, std::uint32_t piece, std::uint32_t item) {
+  ItemBlock b;
   b.before = item;
   edit(r, piece).blocks.push_back(std::move(b));
   return edit(r, piece).blocks.back();
@@ -351,7 +351,7 @@ Block& ProgramEditor::block_before(std::uint32_t r, std::uint32_t piece, std::ui
 
 void ProgramEditor::put(std::uint32_t r, std::uint32_t piece, std::uint32_t before, std::uint32_t made,
                         std::uint32_t host) {
-  Block& block = block_before(r, piece, before);
+  ItemBlock& block = block_before(r, piece, before);
   launch_made(block, made, host);
   wait_for(block, p.made[made].lane, host);
 }
@@ -446,7 +446,7 @@ std::uint32_t ProgramEditor::host_of(std::uint32_t r, std::uint32_t piece, std::
   return call == kNone ? thread(0) : item_at(r, piece, call).lane;
 }
 
-void ProgramEditor::add_piece(std::uint32_t r, const Piece& piece, Block block) {
+void ProgramEditor::add_piece(std::uint32_t r, const Piece& piece, ItemBlock block) {
   p.anatomy.ranks[r].pieces.push_back(piece);
   p.pieces[r].push_back({});
   PieceEdit e;
@@ -483,7 +483,7 @@ void ProgramEditor::rewrite() {
       const PieceItems was = p.pieces[r][k];
       PieceEdit& e = edits[r][k];
       std::stable_sort(e.blocks.begin(), e.blocks.end(),
-                       [](const Block& x, const Block& y) { return x.before < y.before; });
+                       [](const ItemBlock& x, const ItemBlock& y) { return x.before < y.before; });
       // numbers of the items that stay
       std::vector<std::uint32_t> number(was.count, kNone);
       std::uint32_t next = 0;

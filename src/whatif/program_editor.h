@@ -25,13 +25,13 @@ struct BlockItem {
   Item item;
   std::vector<ItemEdge> edges;
 };
-struct Block {
+struct ItemBlock {
   std::uint32_t before = 0;  // item of the piece
   std::vector<BlockItem> items;
 };
 struct PieceEdit {
   std::vector<std::uint8_t> removed;                     // by item; empty = none
-  std::vector<Block> blocks;                             // those before one item in their order
+  std::vector<ItemBlock> blocks;                         // those before one item in their order
   std::vector<std::pair<std::uint32_t, ItemEdge>> more;  // edges of an item
 };
 
@@ -68,13 +68,13 @@ class ProgramEditor {
   std::uint32_t collective(GroupRole role, CommOp op, MadeTask::Size size, const Term& elements, double bytes);
   static Item host_item(const Item& from, std::uint32_t lane, std::uint32_t queue);
   // Host work that launches a made task, and the task.
-  void launch_made(Block& block, std::uint32_t made, std::uint32_t host);
+  void launch_made(ItemBlock& block, std::uint32_t made, std::uint32_t host);
   // A kernel that is launched by a call alone.
-  void launch_kernel(Block& block, std::uint32_t made, std::uint32_t host);
+  void launch_kernel(ItemBlock& block, std::uint32_t made, std::uint32_t host);
   // The compute stream waits for what is on `lane`.
-  void wait_for(Block& block, std::uint32_t lane, std::uint32_t host);
+  void wait_for(ItemBlock& block, std::uint32_t lane, std::uint32_t host);
   PieceEdit& edit(std::uint32_t r, std::uint32_t piece);
-  Block& block_before(std::uint32_t r, std::uint32_t piece, std::uint32_t item);
+  ItemBlock& block_before(std::uint32_t r, std::uint32_t piece, std::uint32_t item);
   // A collective that is waited for at once.
   void put(std::uint32_t r, std::uint32_t piece, std::uint32_t before, std::uint32_t made, std::uint32_t host);
   void remove(std::uint32_t r, std::uint32_t piece, std::uint32_t at);
@@ -89,7 +89,7 @@ class ProgramEditor {
   std::uint32_t behind(std::uint32_t r, std::uint32_t piece, std::uint32_t task) const;
   std::uint32_t ahead(std::uint32_t r, std::uint32_t piece, std::uint32_t task) const;
   std::uint32_t host_of(std::uint32_t r, std::uint32_t piece, std::uint32_t task);
-  void add_piece(std::uint32_t r, const Piece& piece, Block block);
+  void add_piece(std::uint32_t r, const Piece& piece, ItemBlock block);
   void each_pass_piece(const std::function<void(std::uint32_t, std::uint32_t, PieceKind)>& f);
   void each_end(const std::function<void(std::uint32_t, std::uint32_t)>& f);
 
