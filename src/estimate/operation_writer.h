@@ -32,7 +32,7 @@ inline constexpr Fusion kFused{
     .gate_back = {10, 1},
     .gelu = {4, 1},
     .gelu_back = {6, 1},
-    .loss = {18, 5},       // to fp32, maximum, exponentials and their sum
+    .loss = {38, 7},  // to fp32, maximum, difference, exponentials, their sum, quotient (megatron/core/tensor_parallel)
     .loss_back = {14, 3},  // in fp32, then to two bytes
     .softmax = {4, 1},
     .softmax_back = {6, 1},
@@ -46,8 +46,8 @@ inline constexpr Fusion kEager{
     .gate_back = {20, 4},
     .gelu = {4, 1},
     .gelu_back = {6, 1},
-    .loss = {14, 4},
-    .loss_back = {18, 3},
+    .loss = {22, 5},  // to fp32, without the last position, log-softmax, the target's
+    .loss_back = {30, 5},
     .softmax = {20, 4},  // scale and mask, softmax in fp32, cast
     .softmax_back = {24, 4},
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "costs/collective.h"
+#include "estimate/operation_writer.h"
 
 namespace orrery {
 namespace {
@@ -305,8 +306,14 @@ class Writer {
     stages_[s].waits.push_back({c.done});
     exchange_piece(s, c.receiver, c.done);
   }
+  // Sends and receives are issued one by one, each like a collective.
+  double issue_ns(const Slot& slot) const {
+    return static_cast<double>(slot.transfers.size()) * estimating::kCollectiveHost *
+           (costs_.launch_ns + costs_.operator_ns);
+  }
   bool exchange(std::uint32_t s, const Slot& slot) {
     Stage& st = stages_[s];
+    if (!st.arrived) host_work(s, issue_ns(slot));
     if (schedule_.overlap) {
       for (const Transfer& t : slot.transfers) (t.send ? carried(t, s).sender : carried(t, s).receiver) = at(st);
       ++st.slot;
