@@ -15,8 +15,6 @@ inline constexpr double kBackwardHost = 0.6;
 // us; on a newer host 86 to 112 beside 22). torch.compile's code calls kernels directly.
 inline constexpr double kLinearForward = 4, kLinearBackward = 5, kPythonAutograd = 1.6, kCollectiveHost = 4;
 inline constexpr double kCompiledHost = 0.25;
-// Megatron-LM's operators are autograd functions in Python, both ways; torch.compile's code calls kernels directly.
-inline constexpr double kPythonAutograd = 1.6, kCompiledHost = 0.25;
 // Hooks in Python round a layer (FSDP) or a module or a gradient (DeepSpeed).
 inline constexpr double kHookHostNs = 150'000;
 // Bytes that memory-bound kernels move for an element of two bytes, as the frameworks are written.

@@ -450,8 +450,10 @@ LayerWork head_work(const EstimateJob& job, const JobCosts& costs) {
 }
 
 Placement placement_of(const EstimateJob& job, Group g) {
-  const std::int64_t server = std::max<std::int64_t>(
-      1, job.platform.nvlink_gb_per_s > 0 ? job.platform.nvlink_domain : job.platform.gpus_per_node);
+  // Where NVLink joins pairs alone, the server's GPUs meet over the host.
+  const bool joined = job.platform.nvlink_gb_per_s > 0 && !job.platform.nvlink_in_pairs;
+  const std::int64_t server =
+      std::max<std::int64_t>(1, joined ? job.platform.nvlink_domain : job.platform.gpus_per_node);
   const auto spread = [&](std::int64_t members, std::int64_t stride) {
     return Placement{members, std::clamp<std::int64_t>(server / std::max<std::int64_t>(1, stride), 1, members)};
   };
