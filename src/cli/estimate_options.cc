@@ -34,11 +34,10 @@ Status choose(const Args& args, std::string_view option, const Choice<T> (&choic
 }
 
 constexpr Choice<bool> kSwitch[] = {{"on", true}, {"off", false}};
-constexpr Choice<Framework> kFrameworks[] = {
-    {"megatron", Framework::megatron},
-    {"deepspeed", Framework::deepspeed},
-    {"fsdp", Framework::fsdp},
-    {"ddp", Framework::ddp}};
+constexpr Choice<Framework> kFrameworks[] = {{"megatron", Framework::megatron},
+                                             {"deepspeed", Framework::deepspeed},
+                                             {"fsdp", Framework::fsdp},
+                                             {"ddp", Framework::ddp}};
 constexpr Choice<Offload> kOffloads[] = {
     {"none", Offload::none}, {"optimizer", Offload::optimizer}, {"all", Offload::all}};
 constexpr Choice<Recompute> kRecomputes[] = {
@@ -206,7 +205,8 @@ std::vector<OptionSpec> job_options() {
        Takes::word},
       {"--global-batch-size", "N", "sequences of a step: the micro-batches follow", Takes::word},
       {"--seq-length", "N", "tokens of a sequence (default: 2048)", Takes::word},
-      {"--framework", "NAME", "megatron (default; fused kernels), deepspeed, fsdp or ddp (eager operators)", Takes::word},
+      {"--framework", "NAME", "megatron (default; fused kernels), deepspeed, fsdp or ddp (eager operators)",
+       Takes::word},
       {"--zero", "0|1|2|3", "ZeRO: optimizer, gradients, weights sharded (default: 0; fsdp: 3)", Takes::word},
       {"--zero-group", "N", "ranks that share a copy of what is sharded (default: all)", Takes::word},
       {"--offload", "none|optimizer|all", "what lies in the host's memory", Takes::word},

@@ -189,7 +189,8 @@ Status check(const EstimateJob& job) {
     return fail("updates in the backward pass are hooks of PyTorch's own loop", "--optimizer-in-backward",
                 "use --framework fsdp, --pp 1");
   if (job.optimizer_in_backward && job.offload != Offload::none)
-    return fail("an optimizer on the host steps after the backward pass", "--optimizer-in-backward", "or --offload none");
+    return fail("an optimizer on the host steps after the backward pass", "--optimizer-in-backward",
+                "or --offload none");
   if (job.paged() && (job.framework == Framework::megatron || job.offload != Offload::none))
     return fail("paged moments are bitsandbytes' own way to the host, of PyTorch's optimizers", "--optimizer",
                 "use --framework fsdp, ddp or deepspeed, --offload none");

@@ -23,7 +23,7 @@ enum class Framework : std::uint8_t {
   ddp         // PyTorch's DistributedDataParallel, or one GPU alone, round an eager model under autocast
 };
 enum class Offload : std::uint8_t { none, optimizer, all };  // all: the weights, too
-enum class Quantize : std::uint8_t {  // of the frozen weights (fine-tuning), or of all
+enum class Quantize : std::uint8_t {                         // of the frozen weights (fine-tuning), or of all
   none,
   int8,
   nf4,  // bitsandbytes and torchao: one kernel that widens, forward and backward

@@ -164,6 +164,7 @@ struct StageMemory {
   double stranded = 0;   // bytes: reserved, and of no use
   double allocated = 0;  // GiB
   double paged = 0;      // bytes of the optimizer in unified memory
+  double updating = 0;   // GiB of all else while weights are updated
 };
 
 StageMemory of_stage(const EstimateJob& job, const StageWork& stage, std::int64_t s) {
@@ -214,7 +215,8 @@ StageMemory of_stage(const EstimateJob& job, const StageWork& stage, std::int64_
   const double buckets = deepspeed_buckets(job, w) + widened_bytes(job, stage), passes = gathered.begin + buckets;
   if (eager(job)) {
     const double layer = eager_layer(job);
-    const double held = micro_batches_held(q, s) * stage.layers, kept = job.offload_activations ? 0 : kept_of_layer(job);
+    const double held = micro_batches_held(q, s) * stage.layers,
+                 kept = job.offload_activations ? 0 : kept_of_layer(job);
     double recomputed = job.recompute == Recompute::full ? layer : 0;
     if (job.offload_activations) recomputed = layer + kept_of_layer(job);  // one is used, one on its way
     const double logits = s + 1 == job.pp ? eager_logits(job) : 0;
@@ -244,6 +246,8 @@ StageMemory of_stage(const EstimateJob& job, const StageWork& stage, std::int64_
   m.total = m.weights + m.gradients + m.optimizer + m.activations + m.workspace;
   out.allocated = m.total - out.stranded / kGiB - kContextGiB - kCommunicatorGiB * communicators;
   out.paged = job.paged() ? each.optimizer * mine : 0;
+  const Moment& update = job.optimizer_in_backward ? end : step;
+  out.updating = m.total - (most->sum() - update.sum()) / kGiB;
   return out;
 }
 
@@ -262,7 +266,9 @@ JobMemory memory_of(const EstimateJob& job, const std::vector<StageWork>& stages
     const StageMemory stage = of_stage(job, stages[s], static_cast<std::int64_t>(s));
     const MemoryParts& m = stage.parts;
     if (m.total > memory.most.total) memory.most = m, memory.allocated = stage.allocated;
-    if (m.total * kGiB + stage.paged > capacity) memory.paged_out = std::max(memory.paged_out, stage.paged);
+    const double out =
+        stage.updating * kGiB + stage.paged > capacity ? stage.paged : m.total * kGiB + stage.paged - capacity;
+    memory.paged_out = std::max(memory.paged_out, std::clamp(out, 0.0, stage.paged));
     memory.mean.weights += m.weights / n;
     memory.mean.gradients += m.gradients / n;
     memory.mean.optimizer += m.optimizer / n;

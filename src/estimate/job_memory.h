@@ -14,9 +14,10 @@ namespace orrery {
 
 struct JobMemory {
   MemoryParts most, mean;  // of the stage that needs most; over the stages
-  double allocated = 0;    // GiB of the most: what PyTorch's allocator counts; neither context, NCCL nor stranded blocks
-  // Bytes of paged moments that travel to the host and back in every step: all of them where they do not fit beside
-  // the rest, for pages go in the order of their last use and an update uses all in turn.
+  double allocated = 0;  // GiB of the most: what PyTorch's allocator counts; neither context, NCCL nor stranded blocks
+  // Bytes of paged moments that travel to the host and back in every step: what does not fit beside the rest; all where
+  // they do not even fit while weights are updated, for pages go in the order of their last use and an update uses all
+  // in turn.
   double paged_out = 0;
 };
 // Bytes that an eager model keeps of one layer until its backward pass; where it is recomputed, its input.

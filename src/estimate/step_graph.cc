@@ -256,8 +256,8 @@ class Writer {
       if (gathers()) gathered(s, b.weights, StepPhase::backward);
       if (job_.offload_activations) {  // ahead of the layer that needs it, behind the one before
         const auto chunk = static_cast<std::size_t>(slot.chunk);
-        stages_[s].waits.push_back({beside(s, copy, copy_ns(kept_bytes(s, chunk)), stages_[s].ahead, Part::copies,
-                                           StepPhase::backward)});
+        stages_[s].waits.push_back(
+            {beside(s, copy, copy_ns(kept_bytes(s, chunk)), stages_[s].ahead, Part::copies, StepPhase::backward)});
         stages_[s].ahead = stages_[s].last[compute];
       }
       block(s, b.backward, StepPhase::backward);
@@ -269,12 +269,12 @@ class Writer {
       }
     }
   }
-  // Moments in unified memory: those of the weights updated last go while those of the next come, on links that do both
-  // at once.
+  // Moments in unified memory: those of the next weights come as their update begins, for there is no room before
+  // (bitsandbytes' prefetch_state is called by the update), while others go on links that do both at once.
   void paged(std::uint32_t s, double learn) {
     if (paged_ <= 0 || learn <= 0) return;
-    const NodeId come = beside(s, copy, copy_ns(paged_ * learn / std::max(1.0, work_[s].weights.learn)), kNoNode,
-                               Part::copies, StepPhase::optimizer);
+    const NodeId come = beside(s, copy, copy_ns(paged_ * learn / std::max(1.0, work_[s].weights.learn)),
+                               stages_[s].last[compute], Part::copies, StepPhase::optimizer);
     stages_[s].waits.push_back({come});
   }
   void weight(std::uint32_t s, const Slot& slot) {
