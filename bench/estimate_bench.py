@@ -203,22 +203,28 @@ def nemo(row):
 
 
 def qwen(row):
+    # QwenLM/Qwen finetune/*.sh and finetune.py: Hugging Face's Trainer, gradient checkpointing, LoRA of rank 64 with
+    # dropout on all linear layers. LoRA on one GPU without DeepSpeed: autocast. Under DeepSpeed Qwen's own modeling code
+    # takes the loss in the logits' precision.
+    # Q-LoRA: GPTQ weights, fp16, DeepSpeed's ZeRO 2 with buckets of 2e8; full: ZeRO 2 on one GPU, ZeRO 3 (README) on two.
     if row.raw["workload"] != "fine-tuning" or "multinode" in row.raw["technique"]:
         return None
     kind = row.raw["technique"].split(";")[0]
     a = ["--model", row.raw["model"], "--platform", "dgx-a100-80g", "--gpus", str(row.gpus)]
     a += ["--seq-length", re.search(r"seq=(\d+)", row.raw["technique"]).group(1), "--micro-batch-size", "1"]
-    a += ["--num-microbatches", row.b["GA"], "--framework", "deepspeed", "--recompute", "full"]
+    a += ["--num-microbatches", row.b["GA"], "--recompute", "full"]
+    if kind.startswith("Full"):
+        a += ["--framework", "deepspeed", "--zero", "3" if row.gpus > 1 else "2", "--fp32-loss", "off"]
+    else:
+        a += ["--lora-rank", "64", "--lora-dropout", "on"]
     if kind.startswith("Q-LoRA"):
-        a += ["--method", "qlora", "--quantize", "nf4", "--lora-rank", "64"]
+        a += ["--framework", "deepspeed", "--zero", "2", "--method", "qlora", "--quantize", "gptq", "--precision", "fp16",
+              "--fp32-loss", "off"]
     elif kind.startswith("LoRA"):
-        a += ["--method", "lora", "--lora-rank", "64"]
+        a += ["--method", "lora"]
+        a += ["--framework", "deepspeed", "--zero", "3", "--fp32-loss", "off"] if "Zero3" in kind else ["--framework", "ddp"]
         if "emb" in kind:
-            return None  # embeddings that learn beside the adapters
-    if "Zero3" in kind:
-        a += ["--zero", "3"]
-    elif kind.startswith("Full") and row.gpus > 1:
-        a += ["--zero", "3"]
+            a += ["--lora-embeddings", "on"]
     if row.metric == "iteration time":
         return "finetune", a, "ms", row.value * 1000, 15
     # the README's numbers are sums over GPUs
@@ -226,31 +232,42 @@ def qwen(row):
 
 
 def torchtune(row):
+    # pytorch/torchtune recipes/configs: all in bf16, packed, activation checkpointing. 8B and 405B: LoRA of rank 8 and
+    # 16; 8B full on one GPU: paged 8-bit AdamW in the backward pass; 70B full: weights, gradients and optimizer on the
+    # host. The A6000 rows cannot have recomputed: LoRA at their 4,699 tokens/s would be
+    # 6 x 8e9 x 4,699 = 225 TFLOP/s with it, of a card whose peak is 155.
     kind = row.raw["workload"] + " " + row.raw["technique"]
-    baseline = "as named" in row.raw["workload"]
-    if baseline and row.t.get("Baseline"):
+    flags = "as named" in row.raw["workload"]
+    if flags and row.t.get("Baseline"):
         return None  # padded, not packed: its length is not stated
     seq = re.search(r"seq=(\d+)", row.raw["technique"]).group(1)
     a = ["--model", row.raw["model"].replace("Llama ", "llama-"), "--platform", platform_of(row), "--gpus", str(row.gpus)]
-    a += ["--seq-length", seq, "--micro-batch-size", row.b["batch"], "--framework", "fsdp"]
-    flags = ["+ Packed Dataset", "+ Compile", "+ Chunked Cross Entropy", "+ Activation Checkpointing",
+    a += ["--seq-length", seq, "--micro-batch-size", row.b["batch"], "--framework", "fsdp", "--master-weights", "off"]
+    order = ["+ Packed Dataset", "+ Compile", "+ Chunked Cross Entropy", "+ Activation Checkpointing",
              "+ Fuse optimizer step into backward", "+ Activation Offloading", "+ 8-bit AdamW", "LoRA", "QLoRA"]
-    if baseline:
-        at = flags.index(row.raw["technique"].split(";")[0])
-        a += ["--compile", "on" if at >= 1 else "off", "--recompute", "full" if at >= 3 else "none"]
+    if flags:
+        at = order.index(row.raw["technique"].split(";")[0])
+        a += ["--compile", "on" if at >= 1 else "off", "--chunked-loss", "on" if at >= 2 else "off"]
+        a += ["--recompute", "full" if at >= 3 else "none", "--offload-activations", "on" if at >= 5 else "off"]
+        if at in (4, 5, 6):
+            a += ["--optimizer-in-backward", "on"]
+        if at == 6:
+            a += ["--optimizer", "adamw8bit"]
     else:
-        a += ["--compile", "on", "--recompute", "full"]
-    if "QLoRA" in kind:
-        a += ["--method", "qlora"]
-    elif "LoRA" in kind and "Full" not in kind and not (baseline and row.raw["technique"].startswith("+")):
-        a += ["--method", "lora"]
+        a += ["--compile", "on", "--chunked-loss", "on", "--recompute", "none" if "A6000" in row.platform else "full"]
+        if "Full" in kind and row.gpus == 1:
+            a += ["--optimizer", "paged-adamw8bit", "--optimizer-in-backward", "on"]
+    if "QLoRA" in kind and not (flags and not row.raw["technique"].startswith("QLoRA")):
+        a += ["--method", "qlora", "--lora-rank", "16" if "405B" in row.raw["model"] else "8"]
+    elif "LoRA" in kind and "Full" not in kind and not (flags and row.raw["technique"].startswith("+")):
+        a += ["--method", "lora", "--lora-rank", "16" if "70B" in row.raw["model"] else "8"]
     if row.gpus == 1:
         a += ["--zero", "0"]
     if "CPU offload" in row.raw["technique"]:
-        a += ["--offload", "optimizer"]
+        a += ["--offload", "all"]
     if row.metric == "tokens/s":
         return "finetune", a, "tokens", row.value, 15
-    return "finetune", a, "memory_gib", row.value, 10
+    return "finetune", a, "allocated_gib", row.value, 10
 
 
 def llmq(row):
@@ -308,7 +325,7 @@ def predicted(row, answer, what):
         "tokens_per_gpu": lambda: answer["tokens_per_gpu_s"],
         "state_gib": lambda: sum(answer["memory_gib_mean"][k] for k in ("weights", "gradients", "optimizer")),
         "activations_gib": lambda: memory["activations"],
-        "memory_gib": lambda: memory["total"],
+        "allocated_gib": lambda: memory["allocated"],  # PyTorch's peak
         "memory_gb_all": lambda: memory["total"] * 1.073741824 * row.gpus,
     }[what]()
 

@@ -34,13 +34,21 @@ Status choose(const Args& args, std::string_view option, const Choice<T> (&choic
 }
 
 constexpr Choice<bool> kSwitch[] = {{"on", true}, {"off", false}};
-constexpr Choice<Framework> kFrameworks[] = {
-    {"megatron", Framework::megatron}, {"deepspeed", Framework::deepspeed}, {"fsdp", Framework::fsdp}};
+constexpr Choice<Framework> kFrameworks[] = {{"megatron", Framework::megatron},
+                                             {"deepspeed", Framework::deepspeed},
+                                             {"fsdp", Framework::fsdp},
+                                             {"ddp", Framework::ddp}};
 constexpr Choice<Offload> kOffloads[] = {
     {"none", Offload::none}, {"optimizer", Offload::optimizer}, {"all", Offload::all}};
 constexpr Choice<Recompute> kRecomputes[] = {
     {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}};
-constexpr Choice<Quantize> kQuantizes[] = {{"none", Quantize::none}, {"int8", Quantize::int8}, {"nf4", Quantize::nf4}};
+constexpr Choice<Quantize> kQuantizes[] = {
+    {"none", Quantize::none}, {"int8", Quantize::int8}, {"nf4", Quantize::nf4}, {"gptq", Quantize::gptq}};
+constexpr Choice<Optimizer> kOptimizers[] = {{"adamw", Optimizer::adamw},
+                                             {"adamw8bit", Optimizer::adamw8bit},
+                                             {"paged-adamw8bit", Optimizer::paged_adamw8bit},
+                                             {"lion", Optimizer::lion},
+                                             {"sgd", Optimizer::sgd}};
 constexpr Choice<Method> kMethods[] = {
     {"full", Method::full}, {"lora", Method::lora}, {"qlora", Method::qlora}, {"prompt", Method::prompt}};
 constexpr Choice<Precision> kPrecisions[] = {{"fp32", Precision::fp32},  {"tf32", Precision::tf32},
@@ -197,7 +205,8 @@ std::vector<OptionSpec> job_options() {
        Takes::word},
       {"--global-batch-size", "N", "sequences of a step: the micro-batches follow", Takes::word},
       {"--seq-length", "N", "tokens of a sequence (default: 2048)", Takes::word},
-      {"--framework", "NAME", "megatron (default; fused kernels), deepspeed or fsdp (eager operators)", Takes::word},
+      {"--framework", "NAME", "megatron (default; fused kernels), deepspeed, fsdp or ddp (eager operators)",
+       Takes::word},
       {"--zero", "0|1|2|3", "ZeRO: optimizer, gradients, weights sharded (default: 0; fsdp: 3)", Takes::word},
       {"--zero-group", "N", "ranks that share a copy of what is sharded (default: all)", Takes::word},
       {"--offload", "none|optimizer|all", "what lies in the host's memory", Takes::word},
@@ -206,9 +215,19 @@ std::vector<OptionSpec> job_options() {
        "how the attention is computed (default: flash, as the framework has it; also flash1, flash2, flash3, "
        "cudnn, triton, xformers)",
        Takes::word},
-      {"--quantize", "none|int8|nf4", "weights kept in fewer bits", Takes::word},
+      {"--quantize", "none|int8|nf4|gptq", "weights kept in fewer bits, which then do not learn", Takes::word},
       {"--method", "full|lora|qlora|prompt", "what learns in fine-tuning", Takes::word},
       {"--lora-rank", "N", "rank of the adapters (default: 8)", Takes::word},
+      {"--lora-dropout", "on|off", "dropout before the adapters (default: off)", Takes::word},
+      {"--lora-embeddings", "on|off", "embedding and head learn beside the adapters (default: off)", Takes::word},
+      {"--prompt-tokens", "N", "tokens that --method prompt learns (default: 32)", Takes::word},
+      {"--optimizer", "NAME", "adamw (default), adamw8bit, paged-adamw8bit, lion or sgd", Takes::word},
+      {"--master-weights", "on|off", "what learns is kept in fp32, too (default: on)", Takes::word},
+      {"--optimizer-in-backward", "on|off", "weights updated as their gradients come (default: off)", Takes::word},
+      {"--fp32-loss", "on|off", "logits go to fp32 before the loss (default: on)", Takes::word},
+      {"--chunked-loss", "on|off", "logits and their loss in eight chunks (default: off)", Takes::word},
+      {"--offload-activations", "on|off", "what the backward pass needs waits in the host's memory (default: off)",
+       Takes::word},
       {"--precision", "NAME", "fp32, tf32, bf16 (default), fp16, fp8, fp8-block or nvfp4", Takes::word},
       {"--reduce-precision", "fp32|bf16", "gradients on the network (default: as the framework does)", Takes::word},
       {"--compile", "on|off", "element-wise chains as one kernel", Takes::word},
@@ -249,7 +268,7 @@ Result<DescribedJob> described_job(const Args& args, bool finetune) {
   if (!job.platform.note.empty()) d.assumptions.push_back(job.platform.note);
 
   std::int64_t gpus = 0, global = 0, zero_group = 0;
-  bool nvlink = true, p2p = job.platform.p2p, dp_given = args.has("--dp"), dropout = !job.model.rms_norm;
+  bool master = true, nvlink = true, p2p = job.platform.p2p, dp_given = args.has("--dp"), dropout = !job.model.rms_norm;
   const auto all = [](std::initializer_list<Status> steps) -> Status {
     for (const Status& s : steps)
       if (!s) return s;
@@ -267,6 +286,15 @@ Result<DescribedJob> described_job(const Args& args, bool finetune) {
                              whole(args, "--seq-length", job.seq_length),
                              whole(args, "--zero-group", zero_group),
                              whole(args, "--lora-rank", job.lora_rank),
+                             whole(args, "--prompt-tokens", job.prompt_tokens),
+                             choose(args, "--lora-dropout", kSwitch, job.lora_dropout),
+                             choose(args, "--lora-embeddings", kSwitch, job.lora_embeddings),
+                             choose(args, "--optimizer", kOptimizers, job.optimizer),
+                             choose(args, "--master-weights", kSwitch, master),
+                             choose(args, "--optimizer-in-backward", kSwitch, job.optimizer_in_backward),
+                             choose(args, "--fp32-loss", kSwitch, job.fp32_loss),
+                             choose(args, "--chunked-loss", kSwitch, job.chunked_loss),
+                             choose(args, "--offload-activations", kSwitch, job.offload_activations),
                              choose(args, "--sequence-parallel", kSwitch, job.sequence_parallel),
                              choose(args, "--framework", kFrameworks, job.framework),
                              choose(args, "--offload", kOffloads, job.offload),
@@ -290,6 +318,7 @@ Result<DescribedJob> described_job(const Args& args, bool finetune) {
     d.largest_micro_batch = true;
   else if (const auto ok = whole(args, "--micro-batch-size", job.micro_batch_size); !ok)
     return tl::unexpected(ok.error());
+  if (args.has("--master-weights")) job.master_weights = master;
   job.dropout = dropout;
   job.zero_group = zero_group;
   job.platform.p2p = p2p;

@@ -55,6 +55,14 @@ constexpr double kSlotWatts = 75, kOfSlotCard = 0.7;
 // PCIe's packets and protocol leave 0.8 of the nominal rate to a large copy of pinned memory (NVIDIA bandwidthTest:
 // 12.5 of 15.8, 25 of 31.5, 52 of 63 GB/s); pageable memory is first copied by one host thread, at 6 to 8 GB/s.
 constexpr double kOfPcie = 0.8, kPageableGbPerS = 7, kCopyNs = 9'000, kPageableNs = 14'000;
+// Clocks fall where power runs out. Of Ada's cards the L40S shows it, 362 TFLOP/s at 350 W, whose products of some
+// milliseconds come to two thirds of what short ones have; one with less than that for a watt has power enough (RTX
+// 4090: 165 at 450 W, for its tensor cores add in fp32 at half the rate).
+constexpr double kLimitedTflopsPerWatt = 362.0 / 350 * 2 / 3;
+bool has_power_enough(const GpuFacts& gpu, Architecture a) {
+  return a == Architecture::ada && gpu.tdp_w > 0 && gpu.bf16_tflops / gpu.tdp_w < kLimitedTflopsPerWatt;
+}
+
 // CPUAdam of DeepSpeed streams at about this share of the host's memory bandwidth.
 constexpr double kOfHostMemory = 0.6;
 
@@ -132,7 +140,9 @@ OperatorTime OperatorCosts::gemm(const GemmWork& w) const {
   on.b_bytes = w.weight_bytes > 0 ? w.weight_bytes : element;
   on.out_bytes = w.output_bytes > 0 ? w.output_bytes : std::max(2.0, element);
   const bool quantise = w.quantise && quantised(w.precision);
-  const GemmParts t = gemm_parts(row.fit, on, {w.m, w.n, w.k, w.batch, w.warm, quantise});
+  GemmFit fit = row.fit;
+  if (has_power_enough(gpu_, architecture_)) fit.power = 0;
+  const GemmParts t = gemm_parts(fit, on, {w.m, w.n, w.k, w.batch, w.warm, quantise});
   return {t.ns, std::hypot(row.error, doubt_), bound_of(t.overhead_ns, t.compute_ns, t.memory_ns)};
 }
 

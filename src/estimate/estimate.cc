@@ -190,6 +190,7 @@ Estimate estimate(const EstimateJob& job, const JobCosts& costs, const std::vect
   const JobMemory memory = memory_of(job, stages);
   e.memory = memory.most;
   e.mean_memory = memory.mean;
+  e.allocated_gib = memory.allocated;
   e.capacity_gib = job.platform.gpu.memory_gib;
   e.fits = e.memory.total <= e.capacity_gib;
   e.model_flops = model_flops(job);

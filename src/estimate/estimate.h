@@ -21,6 +21,7 @@ struct Estimate {
   double iteration_ns = 0;
   double relative_error = 0;        // one standard deviation
   MemoryParts memory, mean_memory;  // of the stage that needs most; over the stages
+  double allocated_gib = 0;         // of that stage, what PyTorch's allocator counts as in use
   double capacity_gib = 0;
   bool fits = true;
   double model_flops = 0;     // of a step, the whole job: 6 a parameter and token, and the attention

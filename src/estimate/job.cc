@@ -12,6 +12,8 @@ std::string_view name_of(Framework f) {
       return "deepspeed";
     case Framework::fsdp:
       return "fsdp";
+    case Framework::ddp:
+      return "ddp";
   }
   return "";
 }
@@ -34,6 +36,23 @@ std::string_view name_of(Quantize q) {
       return "int8";
     case Quantize::nf4:
       return "nf4";
+    case Quantize::gptq:
+      return "gptq";
+  }
+  return "";
+}
+std::string_view name_of(Optimizer o) {
+  switch (o) {
+    case Optimizer::adamw:
+      return "adamw";
+    case Optimizer::adamw8bit:
+      return "adamw8bit";
+    case Optimizer::paged_adamw8bit:
+      return "paged-adamw8bit";
+    case Optimizer::lion:
+      return "lion";
+    case Optimizer::sgd:
+      return "sgd";
   }
   return "";
 }
@@ -56,7 +75,10 @@ double bytes_of_activations(const EstimateJob& job) {
   return job.precision == Precision::fp32 || job.precision == Precision::tf32 ? 4 : 2;
 }
 double weight_bytes(const EstimateJob& job) {
+  // nf4 with double quantisation: four bits, a byte a block of 64, its scales (Dettmers et al. 2023: 0.127 bits a
+  // parameter). GPTQ, groups of 128: four bits, a two-byte scale and a four-bit zero a group.
   if (job.quantize == Quantize::nf4) return 0.516;
+  if (job.quantize == Quantize::gptq) return 0.5 + 2.5 / 128;
   if (job.quantize == Quantize::int8) return 1;
   return bytes_of_activations(job);
 }
@@ -64,7 +86,27 @@ double gradient_bytes(const EstimateJob& job) {
   if (job.reduce_bytes > 0) return job.reduce_bytes;
   // Megatron-LM: fp32 with bf16, fp16 with fp16; DeepSpeed and FSDP: the precision of the weights.
   if (job.framework == Framework::megatron && job.precision != Precision::fp16) return 4;
+  if (job.framework == Framework::ddp && master_weights(job)) return 4;
   return bytes_of_activations(job);
+}
+bool master_weights(const EstimateJob& job) {
+  if (bytes_of_activations(job) >= 4) return false;  // they are fp32 as they are
+  return job.master_weights.value_or(true);
+}
+double moment_bytes(const EstimateJob& job) {
+  const double each = master_weights(job) ? 4 : bytes_of_activations(job);
+  switch (job.optimizer) {
+    case Optimizer::adamw:
+      return 2 * each;
+    case Optimizer::lion:
+      return each;
+    case Optimizer::sgd:
+      return 0;
+    case Optimizer::adamw8bit:
+    case Optimizer::paged_adamw8bit:
+      return 2 * (1 + 4.0 / 256);  // an fp32 scale a block of 256
+  }
+  return 0;
 }
 
 namespace {
@@ -138,8 +180,35 @@ Status check(const EstimateJob& job) {
   if (job.offload != Offload::none && job.platform.host.memory_gb_per_s <= 0)
     return fail("the memory bandwidth of the host is not known for " + job.platform.name, "--offload",
                 "state a host in a platform file");
+  if (job.framework == Framework::ddp && job.zero > 0)
+    return fail("DistributedDataParallel shards nothing", "--zero", "use --framework fsdp or deepspeed");
+  if (job.optimizer_in_backward && job.num_microbatches > 1)
+    return fail("a gradient that is used at once cannot be added up over micro-batches", "--optimizer-in-backward",
+                "use --num-microbatches 1");
+  if (job.optimizer_in_backward && (job.framework != Framework::fsdp || job.pp > 1))
+    return fail("updates in the backward pass are hooks of PyTorch's own loop", "--optimizer-in-backward",
+                "use --framework fsdp, --pp 1");
+  if (job.optimizer_in_backward && job.offload != Offload::none)
+    return fail("an optimizer on the host steps after the backward pass", "--optimizer-in-backward",
+                "or --offload none");
+  if (job.paged() && (job.framework == Framework::megatron || job.offload != Offload::none))
+    return fail("paged moments are bitsandbytes' own way to the host, of PyTorch's optimizers", "--optimizer",
+                "use --framework fsdp, ddp or deepspeed, --offload none");
+  if ((job.framework == Framework::deepspeed || job.framework == Framework::megatron) && job.master_weights == false)
+    return fail("DeepSpeed and Megatron-LM keep fp32 weights with every optimizer", "--master-weights",
+                "use --framework fsdp or ddp");
+  if (job.offload_activations && (job.framework == Framework::megatron || job.pp > 1))
+    return fail("activations are offloaded by PyTorch's hooks", "--offload-activations",
+                "use --framework fsdp, ddp or deepspeed, --pp 1");
+  if (job.offload_activations && job.platform.pcie_gb_per_s <= 0)
+    return fail("the speed of the link to the host is not known for " + job.platform.name, "--offload-activations");
+  if (!job.fp32_loss && (job.framework == Framework::megatron || job.framework == Framework::ddp))
+    return fail("Megatron-LM and autocast take the loss in fp32", "--fp32-loss", "use --framework deepspeed or fsdp");
+  if (job.lora_embeddings && job.method != Method::lora && job.method != Method::qlora)
+    return fail("there are no adapters beside which embedding and head could learn", "--lora-embeddings",
+                "add --method lora");
   if (job.method == Method::qlora && job.quantize == Quantize::none)
-    return fail("QLoRA is LoRA over quantised weights", "--quantize", "use nf4 or int8");
+    return fail("QLoRA is LoRA over quantised weights", "--quantize", "use nf4, gptq or int8");
   if (job.method != Method::full && !job.finetune)
     return fail(fmt::format("{} is a method of fine-tuning", name_of(job.method)), "--method", "estimate finetune");
   if (job.schedule == ScheduleKind::zero_bubble && job.method != Method::full)

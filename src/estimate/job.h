@@ -19,10 +19,23 @@ namespace orrery {
 enum class Framework : std::uint8_t {
   megatron,   // Megatron-LM: fused kernels, gradients in fp32
   deepspeed,  // DeepSpeed round a Hugging Face model: eager operators
-  fsdp        // PyTorch's FullyShardedDataParallel round an eager model
+  fsdp,       // PyTorch's FullyShardedDataParallel round an eager model; on one GPU a plain training loop
+  ddp         // PyTorch's DistributedDataParallel, or one GPU alone, round an eager model under autocast
 };
 enum class Offload : std::uint8_t { none, optimizer, all };  // all: the weights, too
-enum class Quantize : std::uint8_t { none, int8, nf4 };      // of the frozen weights (fine-tuning), or of all
+enum class Quantize : std::uint8_t {                         // of the frozen weights (fine-tuning), or of all
+  none,
+  int8,
+  nf4,  // bitsandbytes and torchao: one kernel that widens, forward and backward
+  gptq  // AutoGPTQ, four bits: widened by PyTorch's operators, kept for the backward pass
+};
+enum class Optimizer : std::uint8_t {
+  adamw,
+  adamw8bit,        // bitsandbytes: moments of one byte in blocks
+  paged_adamw8bit,  // ... in unified memory, which moves to the host what the GPU cannot hold
+  lion,             // one moment
+  sgd               // none
+};
 enum class Method : std::uint8_t { full, lora, qlora, prompt };
 enum class AttentionKind : std::uint8_t { unfused, flash };
 
@@ -30,6 +43,7 @@ std::string_view name_of(Framework f);
 std::string_view name_of(Offload o);
 std::string_view name_of(Quantize q);
 std::string_view name_of(Method m);
+std::string_view name_of(Optimizer o);
 std::string_view name_of(AttentionKind a);
 
 struct EstimateJob {
@@ -55,7 +69,15 @@ struct EstimateJob {
   Quantize quantize = Quantize::none;
   Method method = Method::full;
   std::int64_t lora_rank = 8;
+  bool lora_dropout = false;     // before the adapters
+  bool lora_embeddings = false;  // embedding and head learn, too: copies of them (PEFT's modules_to_save)
   std::int64_t prompt_tokens = 32;
+  Optimizer optimizer = Optimizer::adamw;
+  std::optional<bool> master_weights;  // in fp32; nullopt: what the framework does
+  bool optimizer_in_backward = false;  // each weight is updated as soon as its gradient is there, which then goes
+  bool fp32_loss = true;               // eager: logits go to fp32; else the loss is taken in their own precision
+  bool chunked_loss = false;           // logits to fp32 and to their loss in eight chunks, one after the other
+  bool offload_activations = false;    // what is kept of a layer waits in the host's memory
   Precision precision = Precision::bf16;
   bool compile = false;            // element-wise chains as one kernel, less host work
   bool overlap_gradients = true;   // reduced beside the backward pass; else after it
@@ -69,13 +91,26 @@ struct EstimateJob {
   std::int64_t world() const { return tp * pp * replicas(); }
   std::int64_t global_batch() const { return dp * micro_batch_size * num_microbatches; }
   std::int64_t shards() const { return zero_group > 0 ? zero_group : replicas(); }
-  double tokens() const { return static_cast<double>(micro_batch_size * seq_length) / static_cast<double>(cp); }
+  // Of a sequence: prompt tuning puts tokens of its own before it.
+  std::int64_t positions() const { return seq_length + (method == Method::prompt ? prompt_tokens : 0); }
+  double tokens() const { return static_cast<double>(micro_batch_size * positions()) / static_cast<double>(cp); }
+  // Quantised weights have no gradients (bitsandbytes' Params4bit and Int8Params): then of a model that learns in full
+  // norms, embedding and head learn.
+  bool trains_layers() const { return method == Method::full && quantize == Quantize::none; }
+  bool trains_tables() const { return method == Method::full || lora_embeddings; }  // embedding and head
+  bool paged() const { return optimizer == Optimizer::paged_adamw8bit; }
 };
 
 // Of one element, in memory and on the network.
 double weight_bytes(const EstimateJob& job);    // as gathered and computed with; quantised ones as they are stored
 double gradient_bytes(const EstimateJob& job);  // as reduced
 double bytes_of_activations(const EstimateJob& job);
+
+// Whether what learns is kept in fp32, too (or in fp32 alone: FSDP, DDP). Without, weights, gradients and moments all
+// have the bytes of the activations. nullopt: on.
+bool master_weights(const EstimateJob& job);
+// Bytes of optimizer state of one parameter, its fp32 master copy aside.
+double moment_bytes(const EstimateJob& job);
 
 // Whether such a job can be at all: sizes that divide, techniques that go together. The error says which option is at
 // fault and what would do.

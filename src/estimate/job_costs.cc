@@ -22,7 +22,9 @@ NetworkModel network_of(const PlatformFacts& p, std::int64_t gpus_per_node) {
   const bool linked = p.nvlink_gb_per_s > 0 && (!p.nvlink_in_pairs || gpus_per_node <= 2);
   if (!linked) {
     const double host = p.host_path_gb_per_s > 0 ? p.host_path_gb_per_s : kHostPath;
-    net.intra.gb_per_s = p.p2p ? kPcieRing * p.pcie_gb_per_s : std::min(kHostRing * host, kPcieRing * p.pcie_gb_per_s);
+    // Of a ring over pairs that NVLink joins every second hop is NVLink's: half as many bytes cross the host's memory.
+    const double share = p.nvlink_gb_per_s > 0 && p.nvlink_in_pairs ? 2 * kHostRing : kHostRing;
+    net.intra.gb_per_s = p.p2p ? kPcieRing * p.pcie_gb_per_s : std::min(share * host, kPcieRing * p.pcie_gb_per_s);
     net.intra.p2p_share = 1;
     net.intra.p2p_ns = p.p2p ? 15'000 : 30'000;
     net.intra.large_hop_ns = p.p2p ? 5'000 : 12'000;

@@ -9,9 +9,11 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr double kContextGiB = 0.5;        // CUDA context and kernels of the libraries (costs/memory.cc)
 constexpr double kCommunicatorGiB = 0.25;  // NCCL's buffers
 constexpr double kCublasGiB = 32.0 / 1024;
-// bitsandbytes' nf4 with double quantisation: four bits, a byte a block of 64, its scales (Dettmers et al. 2023: 0.127
-// bits a parameter). int8: a byte and a scale a row.
-constexpr double kNf4Bytes = 0.516, kInt8Bytes = 1.0;
+constexpr double kChunks = 8;  // of a chunked loss (torchtune's CEWithChunkedOutputLoss)
+// DeepSpeed's stage3_max_live_parameters and sub_group_size: how many gathered weights stay, how many are updated at a
+// time.
+constexpr double kLiveParameters = 1e9, kSubGroup = 1e9;
+constexpr double kDeepSpeedBucket = 500e6;
 
 bool eager(const EstimateJob& job) { return job.framework != Framework::megatron; }
 
@@ -20,7 +22,7 @@ MemoryJob memory_job(const EstimateJob& job) {
   const ModelFacts& m = job.model;
   MemoryJob q;
   Dims& d = q.dims;
-  d.seq = static_cast<double>(job.seq_length) / static_cast<double>(job.cp);
+  d.seq = static_cast<double>(job.positions()) / static_cast<double>(job.cp);
   d.mbs = static_cast<double>(job.micro_batch_size);
   d.hidden = static_cast<double>(m.hidden);
   const bool experts = m.experts > 0;
@@ -57,91 +59,216 @@ double eager_layer(const EstimateJob& job) {
   const double norms = job.compile ? 2 * 2 * e : 2 * (2 * 4 + 2 * e);
   const double attn = d.heads * d.head_dim, kv = (d.kv_heads > 0 ? d.kv_heads : d.heads) * d.head_dim;
   const double mlp = (job.model.gated_mlp ? (job.compile ? 3 : 4) : 2) * e * d.ffn;
-  const double adapters = job.method == Method::lora || job.method == Method::qlora ? 2 * e * (d.hidden + d.ffn) : 0;
+  // Adapters read the input of their layer, which is kept anyway; dropped out it is another tensor and its mask.
+  const bool lora = job.method == Method::lora || job.method == Method::qlora;
+  const double inputs = (job.model.gated_mlp ? 4 : 3) * d.hidden + d.ffn;
+  const double adapters = lora && job.lora_dropout ? (e + 1) * inputs : 0;
   double bytes =
       tokens * (norms * d.hidden / (job.sequence_parallel ? t : 1) + (e * (2 * attn + 2 * kv) + mlp + adapters) / t);
   if (job.attention == AttentionKind::unfused)  // scores, softmax in fp32, its cast
     bytes += (2 * e + 4) * d.heads * d.seq * tokens / t;
   return bytes;
 }
-// Of the logits: themselves, the shifted copy, fp32, log-softmax; compiled: themselves and their gradient.
+// Bytes of one logit that are there at once. Eager: forward the logits, their shifted copy, the fp32 copy and its
+// log-softmax; backward the log-softmax and the gradients of the loss and of the logits, all in fp32 (in two bytes
+// without it, and the gradient of the shifted copy). Compiled: the logits as fp32, their gradient as fp32 and as two
+// bytes. In chunks: the logits in two bytes, which their gradients replace one chunk after the other (uncompiled the
+// log-softmax in fp32, too), and of one chunk the fp32 copy and both gradients.
+double logit_bytes(const EstimateJob& job) {
+  const double e = bytes_of_activations(job);
+  if (job.chunked_loss) return e + (job.compile ? 0 : 4) + (8 + e) / kChunks;
+  if (job.compile) return 8 + e;
+  return job.fp32_loss ? 2 * e + 8 : 4 * e;
+}
 double eager_logits(const EstimateJob& job) {
   const MemoryJob q = memory_job(job);
-  const double each = job.compile ? 2 * q.activation_bytes + 4 : 2 * q.activation_bytes + 8;
-  return each * q.dims.seq * q.dims.mbs * q.dims.vocab / q.dims.tp;
+  return logit_bytes(job) * q.dims.seq * q.dims.mbs * q.dims.vocab / q.dims.tp;
+}
+// What PyTorch's allocator keeps beside: blocks of two-byte logits cannot be joined into those of fp32 ones, so that
+// the backward pass reserves one more of these (the allocator splits segments, it never joins them).
+double stranded_logits(const EstimateJob& job) {
+  if (job.compile || job.chunked_loss || !job.fp32_loss) return 0;
+  const MemoryJob q = memory_job(job);
+  return 4 * q.dims.seq * q.dims.mbs * q.dims.vocab / q.dims.tp;
 }
 
-MemoryParts of_stage(const EstimateJob& job, const StageWork& stage, std::int64_t s) {
+// Bytes of one weight that learns: as it is computed with and kept, of its gradient, of the optimizer.
+struct Learning {
+  double weight, gradient, optimizer;
+};
+Learning learning_of(const EstimateJob& job) {
+  const double e = bytes_of_activations(job);
+  const bool master = master_weights(job);
+  // FSDP's shard and DDP's weights are fp32 themselves; the others keep a copy.
+  const bool own = master && (job.framework == Framework::fsdp || job.framework == Framework::ddp);
+  Learning l;
+  l.weight = own ? 4 : e;
+  l.gradient = job.framework == Framework::deepspeed ? e : own || job.framework == Framework::megatron ? 4 : e;
+  l.optimizer = moment_bytes(job) + (master && !own ? 4 : 0);
+  return l;
+}
+
+// What an update needs beside the state. DeepSpeed 1 and 2: the gradients of the shard as one flat tensor and as fp32
+// (stage_1_and_2.py, step); 3: fp32 gradients of a sub-group. PyTorch's eager AdamW works on all tensors at once
+// ("foreach") and makes the root of the second moments for all of them.
+double step_bytes(const EstimateJob& job, double mine) {
+  if (job.framework == Framework::deepspeed && job.offload == Offload::none) {
+    if (job.zero == 3) return 4 * std::min(kSubGroup, mine);
+    return job.zero > 0 ? (4 + bytes_of_activations(job)) * mine : 0;
+  }
+  const bool foreach_loop = (job.framework == Framework::fsdp && !job.compile) || job.framework == Framework::ddp;
+  if (foreach_loop && job.optimizer == Optimizer::adamw && !job.optimizer_in_backward && job.offload == Offload::none)
+    return (master_weights(job) ? 4 : bytes_of_activations(job)) * mine;
+  return 0;
+}
+
+// Weights gathered for the passes, and gradients before they are reduced, as the backward pass begins and ends. FSDP:
+// the head, two layers; DeepSpeed: up to stage3_max_live_parameters, and the head, which is larger than what is left.
+struct Gathered {
+  double begin = 0, end = 0;
+};
+Gathered gathered_bytes(const EstimateJob& job, const StageWork& stage) {
+  if (job.zero != 3 || (job.shards() < 2 && job.offload != Offload::all)) return {};
+  const Weights table = embedding_weights(job), head = head_weights(job);
+  const Weights layer = layer_weights(job, job.model.layers - 1);
+  const double gradient = learning_of(job).gradient, e = bytes_of_activations(job);
+  const double reduced = gradient * std::max(head.learn, layer.learn), last = gradient * (table.learn + layer.learn);
+  if (job.framework == Framework::deepspeed) {
+    const double live = e * std::min(kLiveParameters, stage.weights.all);
+    return {live + e * head.all + reduced, live + last};
+  }
+  const double layers = 2 * weight_bytes(job) * layer.all;
+  return {layers + e * head.all + reduced, layers + last};
+}
+
+struct Moment {  // of a step: what is there, bytes
+  double gradients = 0, activations = 0, workspace = 0;
+  double sum() const { return gradients + activations + workspace; }
+};
+
+// DeepSpeed's buckets of gradients: one is filled while one is reduced.
+double deepspeed_buckets(const EstimateJob& job, const Weights& w) {
+  if (job.framework != Framework::deepspeed || job.zero == 0 || job.zero == 3) return 0;
+  return 2 * bytes_of_activations(job) * std::min(kDeepSpeedBucket, w.learn);
+}
+// AutoGPTQ's weights, widened, which the backward pass of a layer still needs.
+double widened_bytes(const EstimateJob& job, const StageWork& stage) {
+  if (job.quantize != Quantize::gptq) return 0;
+  const Weights layer = layer_weights(job, job.model.layers - 1);
+  const double layers = job.recompute == Recompute::full ? 1 : stage.layers;
+  return bytes_of_activations(job) * (layer.all - layer.learn) * layers;
+}
+
+struct StageMemory {
+  MemoryParts parts;
+  double stranded = 0;   // bytes: reserved, and of no use
+  double allocated = 0;  // GiB
+  double paged = 0;      // bytes of the optimizer in unified memory
+  double updating = 0;   // GiB of all else while weights are updated
+};
+
+StageMemory of_stage(const EstimateJob& job, const StageWork& stage, std::int64_t s) {
   const Weights& w = stage.weights;
   const double shards = static_cast<double>(job.shards()),
                expert_shards = job.zero_group > 0 ? 1 : std::max<double>(1, static_cast<double>(job.expert_replicas()));
   const auto shared = [&](double all, double experts, bool divided) {
     return divided ? (all - experts) / shards + experts / expert_shards : all;
   };
-  const bool frozen = job.method != Method::full;
-  const double tables = embedding_weights(job).all + head_weights(job).all;
-  MemoryParts m;
-  // Weights that are computed with. Under FSDP the shard is fp32 where all of it learns: it is the master copy.
-  const bool fsdp_master = job.framework == Framework::fsdp && !frozen;
-  double each = bytes_of_activations(job);
-  if (fsdp_master) each = 4;
-  double weights = each * shared(w.all, w.experts, job.zero == 3);
-  if (job.quantize != Quantize::none) {
-    const double stored = job.quantize == Quantize::nf4 ? kNf4Bytes : kInt8Bytes;
-    const double kept = std::min(w.all, (s == 0 || s + 1 == job.pp ? tables : 0) + w.learn);  // not quantised
-    weights = (stored * (w.all - kept) + each * kept) / (job.zero == 3 ? shards : 1);
+  const Learning each = learning_of(job);
+  const double e = bytes_of_activations(job);
+  const Weights embedding = embedding_weights(job), head = head_weights(job);
+  // PEFT's copies of embedding and head have the model's precision, not that of its adapters.
+  double narrow = 0;
+  if (job.lora_embeddings && job.framework == Framework::ddp)
+    narrow = (s == 0 ? embedding.learn : 0) + (s + 1 == job.pp ? head.learn : 0);
+  StageMemory out;
+  MemoryParts& m = out.parts;
+  // Weights: what learns, what is frozen and quantised, what is frozen and is not.
+  const auto sharded = [&](double n) { return job.zero == 3 ? n / shards : n; };
+  double weights = each.weight * shared(w.learn, w.learn_experts, job.zero == 3);
+  const double frozen = std::max(0.0, w.all - w.learn);
+  if (job.quantize == Quantize::none) {
+    weights += e * shared(frozen, w.experts - w.learn_experts, job.zero == 3);
+  } else {
+    const double wide =  // never quantised
+        (s == 0 ? embedding.all - embedding.learn : 0) + (s + 1 == job.pp ? head.all - head.learn : 0);
+    weights += sharded(weight_bytes(job) * (frozen - wide) + e * wide);
   }
   if (job.offload == Offload::all) weights = 0;
+  weights -= (each.weight - e) * narrow;
   m.weights = weights / kGiB;
 
-  const double gradient = job.framework == Framework::deepspeed ? 2 : 4;
-  m.gradients = gradient * shared(w.learn, w.learn_experts, job.zero >= 2) / kGiB;
-  if (job.offload != Offload::none && job.zero >= 2) m.gradients = 0;
-  const double state = fsdp_master ? 8 : 12;
-  m.optimizer = job.offload == Offload::none ? state * shared(w.learn, w.learn_experts, job.zero >= 1) / kGiB : 0;
+  const double mine = shared(w.learn, w.learn_experts, job.zero >= 1);
+  double gradients = each.gradient * shared(w.learn, w.learn_experts, job.zero >= 2);
+  if (job.offload != Offload::none && job.zero >= 2) gradients = 0;
+  gradients -= (each.gradient - e) * narrow;
+  const double largest = std::max({embedding.learn, head.learn, layer_weights(job, job.model.layers - 1).all / 4});
+  if (job.optimizer_in_backward) gradients = std::min(gradients, each.gradient * std::min(w.learn, largest));
+  const bool on_gpu = job.offload == Offload::none && !job.paged();
+  m.optimizer = on_gpu ? (each.optimizer * mine - (each.optimizer - 2 * e) * narrow) / kGiB : 0;
 
+  // Three moments: the backward pass begins, ends, the update. PyTorch's gradients come with the backward pass where
+  // nothing is added up over micro-batches; Megatron-LM's buffer is always there.
+  Moment begin, end, step;
   const MemoryJob q = memory_job(job);
-  double recomputed = 0;
+  const Gathered gathered = gathered_bytes(job, stage);
+  const double buckets = deepspeed_buckets(job, w) + widened_bytes(job, stage), passes = gathered.begin + buckets;
   if (eager(job)) {
-    const double layer = eager_layer(job), e = q.activation_bytes;
-    const double input = e * q.dims.seq * q.dims.mbs * q.dims.hidden / (job.sequence_parallel ? q.dims.tp : 1);
-    const double held = micro_batches_held(q, s);
-    double kept = layer;
-    if (job.recompute == Recompute::full) kept = input, recomputed = layer;
-    double bytes = held * stage.layers * kept;
+    const double layer = eager_layer(job);
+    const double held = micro_batches_held(q, s) * stage.layers,
+                 kept = job.offload_activations ? 0 : kept_of_layer(job);
+    double recomputed = job.recompute == Recompute::full ? layer : 0;
+    if (job.offload_activations) recomputed = layer + kept_of_layer(job);  // one is used, one on its way
     const double logits = s + 1 == job.pp ? eager_logits(job) : 0;
+    if (s + 1 == job.pp) out.stranded = stranded_logits(job);
+    begin.gradients = job.num_microbatches > 1 ? gradients : 0;
     // The logits are gone when the first layer is computed again.
-    bytes += logits > recomputed ? logits - recomputed : 0;
-    m.activations = bytes / kGiB;
+    begin.activations = held * kept + (logits > recomputed ? logits - recomputed : 0);
+    begin.workspace = recomputed + passes;
+    end.gradients = step.gradients = gradients;
+    end.workspace = layer + gathered.end + buckets;
+    step.workspace = step_bytes(job, mine) - (narrow > 0 ? (4 - e) * narrow : 0);
   } else {
     const MemoryParts megatron = memory_of_stage(q, s);
-    m.activations = megatron.activations;
-    recomputed = (megatron.workspace - kContextGiB - kCublasGiB) * kGiB;
-    recomputed -= kGiB * kCommunicatorGiB * ((q.dims.tp > 1) + (q.dims.dp > 1) + (q.pp > 1));
+    begin.gradients = gradients;
+    begin.activations = megatron.activations * kGiB;
+    begin.workspace = (megatron.workspace - kContextGiB - kCublasGiB) * kGiB + passes;
+    begin.workspace -= kGiB * kCommunicatorGiB * ((q.dims.tp > 1) + (q.dims.dp > 1) + (q.pp > 1));
   }
-  double workspace = recomputed;
-  if (job.zero == 3) {  // two layers' weights gathered, one layer's gradients before they are reduced
-    double largest = 0;
-    for (const Chunk& c : stage.chunks)
-      for (const Bundle& b : c.bundles) largest = std::max(largest, b.weights.all);
-    workspace += largest * (2 * bytes_of_activations(job) + gradient);
-  }
-  if (job.framework == Framework::deepspeed && job.zero > 0 && job.zero < 3 && !frozen)
-    workspace += 2 * 2 * std::min(500e6, w.learn);  // buckets: one is filled, one is reduced
+  const Moment* most = &begin;
+  for (const Moment* at : {&end, &step})
+    if (at->sum() > most->sum()) most = at;
+  if (most != &begin) out.stranded = std::max(0.0, out.stranded - (most->sum() - begin.sum()));
   const int communicators = (job.tp > 1) + (job.replicas() > 1) + (job.pp > 1) + (job.ep > 1);
-  m.workspace = workspace / kGiB + kContextGiB + kCublasGiB + kCommunicatorGiB * communicators;
+  m.gradients = most->gradients / kGiB;
+  m.activations = most->activations / kGiB;
+  m.workspace = (most->workspace + out.stranded) / kGiB + kContextGiB + kCublasGiB + kCommunicatorGiB * communicators;
   m.total = m.weights + m.gradients + m.optimizer + m.activations + m.workspace;
-  return m;
+  out.allocated = m.total - out.stranded / kGiB - kContextGiB - kCommunicatorGiB * communicators;
+  out.paged = job.paged() ? each.optimizer * mine : 0;
+  const Moment& update = job.optimizer_in_backward ? end : step;
+  out.updating = m.total - (most->sum() - update.sum()) / kGiB;
+  return out;
 }
 
 }  // namespace
 
+double kept_of_layer(const EstimateJob& job) {
+  if (job.recompute != Recompute::full) return eager_layer(job);
+  const MemoryJob q = memory_job(job);
+  return q.activation_bytes * q.dims.seq * q.dims.mbs * q.dims.hidden / (job.sequence_parallel ? q.dims.tp : 1);
+}
+
 JobMemory memory_of(const EstimateJob& job, const std::vector<StageWork>& stages) {
   JobMemory memory;
-  const double n = static_cast<double>(stages.size());
+  const double n = static_cast<double>(stages.size()), capacity = job.platform.gpu.memory_gib * kGiB;
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    const MemoryParts m = of_stage(job, stages[s], static_cast<std::int64_t>(s));
-    if (m.total > memory.most.total) memory.most = m;
+    const StageMemory stage = of_stage(job, stages[s], static_cast<std::int64_t>(s));
+    const MemoryParts& m = stage.parts;
+    if (m.total > memory.most.total) memory.most = m, memory.allocated = stage.allocated;
+    const double out =
+        stage.updating * kGiB + stage.paged > capacity ? stage.paged : m.total * kGiB + stage.paged - capacity;
+    memory.paged_out = std::max(memory.paged_out, std::clamp(out, 0.0, stage.paged));
     memory.mean.weights += m.weights / n;
     memory.mean.gradients += m.gradients / n;
     memory.mean.optimizer += m.optimizer / n;
@@ -167,6 +294,7 @@ std::string what_would_fit(const EstimateJob& job, const MemoryParts& m) {
   if (job.finetune && job.method == Method::full) offer("--method lora");
   if (job.method == Method::lora) offer("--method qlora");
   if (job.offload == Offload::none && m.optimizer > 0.2 * m.total) offer("--offload optimizer");
+  if (job.finetune && m.optimizer > 0.2 * m.total && eager(job)) offer("--optimizer adamw8bit");
   if (job.tp < job.platform.gpus_per_node) offer("a larger --tp");
   if (job.pp < job.model.layers) offer("a larger --pp");
   return s;

@@ -15,6 +15,8 @@ inline constexpr double kBackwardHost = 0.6;
 // us; on a newer host 86 to 112 beside 22). torch.compile's code calls kernels directly.
 inline constexpr double kLinearForward = 4, kLinearBackward = 5, kPythonAutograd = 1.6, kCollectiveHost = 4;
 inline constexpr double kCompiledHost = 0.25;
+// Hooks in Python round a layer (FSDP) or a module or a gradient (DeepSpeed).
+inline constexpr double kHookHostNs = 150'000;
 // Bytes that memory-bound kernels move for an element of two bytes, as the frameworks are written.
 // Fused: Megatron-LM's and torch.compile's kernels; eager: Hugging Face's modules, one kernel an operator.
 struct Traffic {
@@ -89,7 +91,10 @@ class Writer {
   double tokens() const { return tokens_; }
   double rows() const { return rows_; }
   double hidden() const { return static_cast<double>(job_.model.hidden); }
-  bool trains_all() const { return job_.method == Method::full; }
+  bool trains_all() const { return job_.trains_layers(); }
+  bool eager() const { return job_.framework != Framework::megatron && !job_.compile; }
+  // Matrices of the gated MLP's first product: eager modules have two.
+  int side_by_side() const { return eager() && job_.model.gated_mlp ? 2 : 1; }
   bool adapters() const { return job_.method == Method::lora || job_.method == Method::qlora; }
   const Fusion& fusion() const { return fusion_; }
   double element() const { return element_; }
@@ -158,49 +163,63 @@ class Writer {
     out_->push_back(o);
   }
 
-  // A linear layer [rows, k] x [k, n], its weights already this rank's share.
-  void linear(Part part, double m, double n, double k, double batch = 1) {
-    dequantized(n * k * batch);
-    if (bytes_of(job_.precision) < 2) cast(batch * m * k, launches(part, batch));
-    gemm(part, m, n, k, batch);
-    in_python(kLinearForward);
-    if (adapters()) {
-      const double r = static_cast<double>(job_.lora_rank);
-      gemm(Part::adapters, m, r, k, batch);
-      gemm(Part::adapters, m, n, r, batch);
-      memory(Part::adapters, 3 * element_ * m * n * batch, job_.compile ? 1 : 2);  // scaled and added
-      if (!job_.compile) memory(Part::adapters, 3 * element_ * m * k * batch, 2);  // the adapter's cast, dropout
+  // A linear layer [rows, k] x [k, n], its weights already this rank's share, in so many matrices side by side.
+  void linear(Part part, double m, double n, double k, double batch = 1, int matrices = 1) {
+    for (int i = 0; i < matrices; ++i) {
+      const double columns = n / matrices;
+      dequantized(columns * k * batch);
+      if (bytes_of(job_.precision) < 2) cast(batch * m * k, launches(part, batch));
+      autocast(part, columns * k * batch);
+      gemm(part, m, columns, k, batch);
+      in_python(kLinearForward);
+      if (adapters()) adapter(m, columns, k, batch);
     }
   }
   // Gradient of its input ...
-  void linear_input(Part part, double m, double n, double k, double batch = 1) {
-    dequantized(n * k * batch);
-    if (bytes_of(job_.precision) < 2) cast(batch * m * n, launches(part, batch));
-    gemm(part, m, k, n, batch);
-    in_python(kLinearBackward);
-    if (adapters()) {
-      const double r = static_cast<double>(job_.lora_rank);
-      gemm(Part::adapters, m, r, n, batch);
-      gemm(Part::adapters, m, k, r, batch);
-      memory(Part::adapters, 3 * element_ * m * k * batch, 1);
+  void linear_input(Part part, double m, double n, double k, double batch = 1, int matrices = 1) {
+    for (int i = 0; i < matrices; ++i) {
+      const double columns = n / matrices;
+      if (job_.quantize != Quantize::gptq) dequantized(columns * k * batch);  // gptq: autograd keeps them
+      if (bytes_of(job_.precision) < 2) cast(batch * m * columns, launches(part, batch));
+      gemm(part, m, k, columns, batch);
+      in_python(kLinearBackward);
+      if (adapters()) adapter_input(m, columns, k, batch);
+      if (i > 0) memory(Part::gradients, 3 * element_ * m * k * batch, 1);  // the matrices' gradients are added
     }
   }
   // ... and of its weights.
-  void linear_weight(Part part, double m, double n, double k, double batch = 1) {
-    if (trains_all()) {
-      const bool fused = job_.framework == Framework::megatron;
-      gemm(part, n, k, m, batch, fused ? 4 : 2);
-      in_python(kLinearBackward);
-      if (fused)  // read again, to be added to
-        out_->back().compute_ns += costs_.operators.memory(4 * n * k * batch).ns - costs_.operators.memory(0).ns;
-      else if (job_.num_microbatches > 1)
-        memory(Part::gradients, 6 * n * k * batch, 1);
-      if (job_.model.linear_bias) memory(Part::gradients, element_ * m * n * batch, 1);
-    } else if (adapters()) {
+  void linear_weight(Part part, double m, double n, double k, double batch = 1, int matrices = 1) {
+    for (int i = 0; i < matrices; ++i) {
+      const double columns = n / matrices;
+      if (trains_all()) full_weight_gradient(part, m, columns, k, batch);
+      if (!adapters()) continue;
       const double r = static_cast<double>(job_.lora_rank);
       gemm(Part::adapters, r, k, m, batch);
-      gemm(Part::adapters, n, r, m, batch);
+      gradient_hooks(r * k * batch);
+      gemm(Part::adapters, columns, r, m, batch);
+      gradient_hooks(r * columns * batch);
+      adapter_weight_casts();
     }
+  }
+  void full_weight_gradient(Part part, double m, double n, double k, double batch = 1) {
+    const bool fused = job_.framework == Framework::megatron;
+    gemm(part, n, k, m, batch, fused ? 4 : 2);
+    in_python(kLinearBackward);
+    if (fused)  // read again, to be added to
+      out_->back().compute_ns += costs_.operators.memory(4 * n * k * batch).ns - costs_.operators.memory(0).ns;
+    else if (job_.num_microbatches > 1)
+      memory(Part::gradients, 6 * n * k * batch, 1);
+    autocast(part, n * k * batch);
+    gradient_hooks(n * k * batch);
+    if (job_.model.linear_bias) memory(Part::gradients, element_ * m * n * batch, 1);
+  }
+  // DeepSpeed's stages 2 and 3 see to every gradient in every micro-batch, whatever the number of GPUs: copied into a
+  // bucket, divided, reduced, copied out, added up (stage_1_and_2.py: reduce_ipg_grads, average_tensor,
+  // copy_grads_in_partition). The adding up is counted with the product.
+  void gradient_hooks(double weights) {
+    if (job_.framework != Framework::deepspeed || job_.zero < 2) return;
+    memory(Part::gradients, 6 * element_ * weights, 3);
+    out_->back().host_ns += kHookHostNs + costs_.launch_ns + costs_.operator_ns;  // and the call of NCCL
   }
 
  private:
@@ -220,10 +239,59 @@ class Writer {
     if (job_.framework == Framework::megatron) return kernels * costs_.launch_ns + kPythonAutograd * costs_.operator_ns;
     return kernels * (costs_.launch_ns + (backward_ ? kBackwardHost : 1) * costs_.operator_ns);
   }
-  // Frozen weights of four bits or one byte become two bytes before each product.
+  // LoRA beside a linear layer. NeMo scales, adds and casts in passes of its own; PEFT and torchtune drop out (where
+  // asked to), multiply twice, scale and add; compiled, the last two are one kernel.
+  void adapter(double m, double n, double k, double batch) {
+    const double r = static_cast<double>(job_.lora_rank), in = m * k * batch, out = m * n * batch;
+    adapter_casts(in);
+    adapter_weight_casts();
+    gemm(Part::adapters, m, r, k, batch);
+    gemm(Part::adapters, m, n, r, batch);
+    if (eager()) {
+      memory(Part::adapters, 2 * element_ * out, 1);
+      memory(Part::adapters, 3 * element_ * out, 1);
+    } else {
+      memory(Part::adapters, 3 * element_ * out, job_.compile ? 1 : 2);
+      if (!job_.compile) memory(Part::adapters, 3 * element_ * in, 2);
+    }
+  }
+  void adapter_input(double m, double n, double k, double batch) {
+    const double r = static_cast<double>(job_.lora_rank), in = m * k * batch, out = m * n * batch;
+    if (job_.framework != Framework::megatron) memory(Part::adapters, 2 * element_ * out, 1);  // scaled
+    gemm(Part::adapters, m, r, n, batch);
+    gemm(Part::adapters, m, k, r, batch);
+    adapter_casts(in);
+    memory(Part::adapters, 3 * element_ * in, 1);  // added to the layer's own
+  }
+  // Under autocast PEFT's adapters are fp32: their input is cast to that, dropped out and cast back.
+  bool wide_adapters() const { return job_.framework == Framework::ddp && eager() && master_weights(job_); }
+  void adapter_casts(double in) {
+    const double wide = 4;
+    if (wide_adapters()) memory(Part::adapters, (element_ + wide) * in, 1);
+    if (job_.lora_dropout) memory(Part::adapters, (2 * (wide_adapters() ? wide : element_) + 1) * in, 1);
+    if (wide_adapters()) memory(Part::adapters, (element_ + wide) * in, 1);
+  }
+  void adapter_weight_casts() {  // of both of its matrices; too small to count but for their launches
+    if (!wide_adapters()) return;
+    for (int i = 0; i < 2; ++i) memory(Part::adapters, 6 * static_cast<double>(job_.lora_rank) * hidden(), 1);
+  }
+  // Autocast: fp32 weights are cast before their product, in each pass; their gradients after it.
+  void autocast(Part part, double weights) {
+    if (job_.framework == Framework::ddp && trains_all() && master_weights(job_)) memory(part, 6 * weights, 1);
+  }
+  // Frozen weights of four bits or one byte become two bytes before each product. AutoGPTQ does it with operators of
+  // PyTorch (qlinear_cuda_old.py, more than 128 rows): shifted to int32 (half a byte and four), cast to int8 (4 + 1),
+  // masked (1 + 1), less the zeros (1 + 1), times the scales (1 + 2). A thread of such a kernel has four elements
+  // whatever their size (Loops.cuh), so that bytes move like pairs of them: 22.5 bytes a weight. Zeros are some small
+  // kernels more.
   void dequantized(double weights) {
     if (job_.quantize == Quantize::none) return;
-    add(Part::dequantize, costs_.operators.dequantise(weights, weight_bytes(job_)), 2);
+    if (job_.quantize != Quantize::gptq) {
+      add(Part::dequantize, costs_.operators.dequantise(weights, weight_bytes(job_)), 2);
+      return;
+    }
+    memory(Part::dequantize, 22.5 * weights, 5);
+    memory(Part::dequantize, 22.5 * weights / 128, 6);
   }
   // Activations to eight or four bits, and their transpose for the gradients of the weights.
   void cast(double elements, int kernels) {

@@ -62,7 +62,7 @@ AttentionKernel attention_kernel(const EstimateJob& job) {
 void attention_core(Writer& w, bool backward) {
   const EstimateJob& job = w.job();
   const Heads h = heads_of(job);
-  const double b = static_cast<double>(job.micro_batch_size), s = static_cast<double>(job.seq_length),
+  const double b = static_cast<double>(job.micro_batch_size), s = static_cast<double>(job.positions()),
                cp = static_cast<double>(job.cp), queries = s / cp, batch = b * h.query;
   if (job.attention == AttentionKind::flash) {
     AttentionWork a;
@@ -213,7 +213,7 @@ void mlp_forward(Writer& w, std::vector<Operation>& out, std::int64_t layer) {
   if (m.experts == 0 || layer < m.dense_layers) {
     const Mlp mlp = mlp_of(job, static_cast<double>(m.ffn));
     gather_rows(w);
-    w.linear(Part::mlp_up, w.tokens(), mlp.up, h);
+    w.linear(Part::mlp_up, w.tokens(), mlp.up, h, 1, w.side_by_side());
     overlap_last_two(w, out);
     activation(w, w.tokens(), mlp, false);
     w.linear(Part::mlp_down, w.tokens(), h, mlp.down);
@@ -249,9 +249,9 @@ void mlp_backward(Writer& w, Writer& weights, std::vector<Operation>& out, std::
     overlap_last_two(w, out);
     weights.linear_weight(down, w.tokens(), h, mlp.down);
     activation(w, w.tokens(), mlp, true);
-    w.linear_input(up, w.tokens(), mlp.up, h);
+    w.linear_input(up, w.tokens(), mlp.up, h, 1, w.side_by_side());
     gather_beside(w);
-    weights.linear_weight(up, w.tokens(), mlp.up, h);
+    weights.linear_weight(up, w.tokens(), mlp.up, h, 1, w.side_by_side());
     sum_beside(w);
   };
   if (m.experts == 0 || layer < m.dense_layers) return dense(Part::mlp_up, Part::mlp_down, static_cast<double>(m.ffn));
@@ -404,6 +404,7 @@ LayerWork layer_work(const EstimateJob& job, const JobCosts& costs, std::int64_t
   attention_backward(backward, weights, work.backward);
   norm(backward, true);
   add_residual(backward);
+  for (int i = 0; i < 2 && job.method == Method::full; ++i) weights.gradient_hooks(weights.hidden());  // of the norms
   return work;
 }
 
@@ -415,7 +416,12 @@ LayerWork embedding_work(const EstimateJob& job, const JobCosts& costs) {
   sum_rows(forward);
   if (job.model.learned_positions) forward.traffic(Part::embedding, forward.rows() * forward.hidden(), {6, 1});
   if (job.dropout) forward.traffic(Part::embedding, forward.rows() * forward.hidden(), {5, 1});
-  if (job.method != Method::full) return work;  // nothing before the first layer learns
+  if (job.method == Method::prompt) {  // the rows of the prompt, and theirs of the gradient
+    forward.memory(Part::embedding, 4 * elements, 1);
+    Writer(job, costs, work.backward, true)
+        .memory(Part::embedding, 4 * static_cast<double>(job.prompt_tokens * job.micro_batch_size) * forward.hidden());
+  }
+  if (!job.trains_tables()) return work;  // nothing before the first layer learns
   Writer backward(job, costs, work.backward, true);
   gather_rows(backward);
   // Gradients are added to a table that is cleared first; megatron adds to its buffer.
@@ -430,24 +436,28 @@ LayerWork head_work(const EstimateJob& job, const JobCosts& costs) {
   const double columns = static_cast<double>(job.model.vocab) / static_cast<double>(job.tp);
   Writer forward(job, costs, work.forward, false);
   const double logits = forward.tokens() * columns;
+  // In two bytes: shifted copy, log-softmax, loss; the gradients of all three.
+  const bool narrow_loss = !job.fp32_loss && forward.eager();
   norm(forward, false);
   gather_rows(forward);
   forward.gemm(Part::head, forward.tokens(), columns, forward.hidden());
-  forward.traffic(Part::loss, logits, forward.fusion().loss);
+  forward.traffic(Part::loss, logits, narrow_loss ? Traffic{8, 3} : forward.fusion().loss);
   for (int i = 0; i < 3 && job.tp > 1; ++i)  // the maximum, the target's logit, the sum
     forward.collective(Part::tensor_comm, Pattern::all_reduce, 4 * forward.tokens(), Group::tensor);
   Writer backward(job, costs, work.backward, true);
-  backward.traffic(Part::loss, logits, backward.fusion().loss_back);
+  backward.traffic(Part::loss, logits, narrow_loss ? Traffic{14, 4} : backward.fusion().loss_back);
   backward.gemm(Part::head, backward.tokens(), backward.hidden(), columns);
-  if (job.method == Method::full) backward.linear_weight(Part::head, backward.tokens(), columns, backward.hidden());
+  if (job.trains_tables()) backward.full_weight_gradient(Part::head, backward.tokens(), columns, backward.hidden());
   sum_beside(backward);
   norm(backward, true);
   return work;
 }
 
 Placement placement_of(const EstimateJob& job, Group g) {
-  const std::int64_t server = std::max<std::int64_t>(
-      1, job.platform.nvlink_gb_per_s > 0 ? job.platform.nvlink_domain : job.platform.gpus_per_node);
+  // Where NVLink joins pairs alone, the server's GPUs meet over the host.
+  const bool joined = job.platform.nvlink_gb_per_s > 0 && !job.platform.nvlink_in_pairs;
+  const std::int64_t server =
+      std::max<std::int64_t>(1, joined ? job.platform.nvlink_domain : job.platform.gpus_per_node);
   const auto spread = [&](std::int64_t members, std::int64_t stride) {
     return Placement{members, std::clamp<std::int64_t>(server / std::max<std::int64_t>(1, stride), 1, members)};
   };

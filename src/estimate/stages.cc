@@ -7,7 +7,7 @@ namespace orrery {
 namespace {
 
 // Gradients are reduced once so many parameters have theirs, as the frameworks do by default: Megatron-LM max(40
-// million, 1 million a replica); DeepSpeed reduce_bucket_size 500 million; FSDP wraps every layer.
+// million, 1 million a replica); DeepSpeed reduce_bucket_size 500 million; FSDP wraps every layer; DDP 25 MiB.
 double bucket_parameters(const EstimateJob& job) {
   if (job.zero == 3) return 0;
   switch (job.framework) {
@@ -17,6 +17,8 @@ double bucket_parameters(const EstimateJob& job) {
       return 500e6;
     case Framework::fsdp:
       return 0;
+    case Framework::ddp:
+      return 25.0 * 1024 * 1024 / gradient_bytes(job);
   }
   return 0;
 }
@@ -38,8 +40,16 @@ struct Update {
 Update update_of(const EstimateJob& job, double layers) {
   // fp32 gradient, weight and both moments read; weight, moments and the two-byte weight written. Fused kernels take
   // some hundred tensors a launch; PyTorch's eager "foreach" update reads and writes in a dozen passes.
-  if (job.framework == Framework::fsdp && !job.compile) return {84, static_cast<int>(12 * std::max(1.0, layers / 8))};
-  return {34, static_cast<int>(4 + layers / 4)};
+  const bool foreach_loop = (job.framework == Framework::fsdp && !job.compile) || job.framework == Framework::ddp;
+  const bool adamw = job.optimizer == Optimizer::adamw, master = master_weights(job);
+  const double each = master ? 4 : bytes_of_activations(job), share = each / 4;
+  const int few = static_cast<int>(4 + layers / 4);
+  if (foreach_loop && adamw && !job.optimizer_in_backward)
+    return {84 * share, static_cast<int>(12 * std::max(1.0, layers / 8))};
+  if (adamw && master) return {34, few};
+  // Gradient read, weight and moments read and written, and the two-byte copy of a master weight.
+  const bool copy = master && job.framework != Framework::fsdp && job.framework != Framework::ddp;
+  return {3 * each + 2 * moment_bytes(job) + (copy ? 2 : 0), few};
 }
 
 Block memory_block(const EstimateJob& job, const JobCosts& costs, Part part, double bytes, int kernels) {
@@ -68,6 +78,11 @@ std::int64_t first_layer_of_part(const EstimateJob& job, std::int64_t part) {
   return first;
 }
 
+namespace {
+// Weight matrices of a layer that hooks and optimizers see: queries, keys and values are one here.
+double linear_layers(const ModelFacts& m) { return m.gated_mlp ? 5 : 4; }
+}  // namespace
+
 Weights layer_weights(const EstimateJob& job, std::int64_t layer) {
   const ModelFacts& m = job.model;
   const double tp = static_cast<double>(job.tp);
@@ -79,14 +94,19 @@ Weights layer_weights(const EstimateJob& job, std::int64_t layer) {
               : 0;
   w.experts = routed / static_cast<double>(job.ep);
   w.all = (attention_parameters(m) + (mlp - routed)) / tp + norm_parameters(m) + w.experts;
+  w.modules = linear_layers(m) + 2;
   switch (job.method) {
     case Method::full:
-      w.learn = w.all, w.learn_experts = w.experts;
+      w.learn = job.trains_layers() ? w.all : norm_parameters(m);
+      w.learn_experts = job.trains_layers() ? w.experts : 0;
+      w.tensors = linear_layers(m) + 2;
       break;
     case Method::lora:
     case Method::qlora:
       w.learn = adapter_parameters(job);
       w.all += w.learn;
+      w.tensors = 2 * linear_layers(m);
+      w.modules += w.tensors;
       break;
     case Method::prompt:
       break;
@@ -100,8 +120,12 @@ Weights embedding_weights(const EstimateJob& job) {
   const double positions = m.learned_positions ? static_cast<double>(m.max_context * m.hidden) : 0;
   Weights w;
   w.all = table + positions;
-  if (job.method == Method::full) w.learn = w.all;
-  if (job.method == Method::prompt) w.learn = static_cast<double>(job.prompt_tokens * m.hidden);
+  if (job.trains_tables()) w.learn = w.all, w.tensors = 1;
+  if (job.lora_embeddings) w.all *= 2;  // PEFT trains a copy
+  if (job.method == Method::prompt) {
+    w.learn = static_cast<double>(job.prompt_tokens * m.hidden), w.tensors = 1;
+    w.all += w.learn;
+  }
   return w;
 }
 
@@ -111,7 +135,8 @@ Weights head_weights(const EstimateJob& job) {
   const bool own = !m.tied_embeddings || job.pp > 1;
   w.all = static_cast<double>(m.hidden) * (m.rms_norm ? 1 : 2) +
           (own ? static_cast<double>(m.vocab * m.hidden) / static_cast<double>(job.tp) : 0);
-  if (job.method == Method::full) w.learn = w.all;
+  if (job.trains_tables()) w.learn = w.all, w.tensors = own ? 2 : 1;
+  if (job.lora_embeddings) w.all *= 2;
   return w;
 }
 
@@ -181,6 +206,13 @@ std::vector<StageWork> stages_of(const EstimateJob& job, const JobCosts& costs) 
         job.zero > 0 ? (learn - stage.weights.learn_experts) / shards + stage.weights.learn_experts / expert_shards
                      : learn;
     const Update u = update_of(job, stage.layers);
+    if (job.optimizer_in_backward) {
+      for (Chunk& c : stage.chunks)
+        for (Bundle& b : c.bundles)
+          b.update = memory_block(job, costs, Part::optimizer, u.bytes * b.weights.learn * mine / std::max(1.0, learn),
+                                  static_cast<int>(b.weights.tensors));
+      continue;  // no norm of all gradients
+    }
     if (job.framework == Framework::megatron) stage.clear = memory_block(job, costs, Part::gradients, 4 * learn, 1);
     stage.norm = memory_block(job, costs, Part::gradients, 12 * mine, 3);
     if (job.offload == Offload::none)

@@ -13,8 +13,11 @@ struct Weights {
   double experts = 0;  // of them, those of experts: replicas / ep ranks hold the same
   double learn = 0;    // parameters that get gradients
   double learn_experts = 0;
+  double tensors = 0;  // that learn
+  double modules = 0;  // that hold parameters
   Weights& operator+=(const Weights& w) {
     all += w.all, experts += w.experts, learn += w.learn, learn_experts += w.learn_experts;
+    tensors += w.tensors, modules += w.modules;
     return *this;
   }
 };
@@ -25,6 +28,7 @@ Weights head_weights(const EstimateJob& job);  // final norm included; a tied he
 // Layers whose weights are gathered, and whose gradients are reduced, together.
 struct Bundle {
   Block forward, backward, weight;  // weight: under zero-bubble schedules
+  Block update;                     // of its weights, where that is done in the backward pass
   Weights weights;
 };
 struct Chunk {

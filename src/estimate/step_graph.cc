@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "costs/collective.h"
+#include "estimate/job_memory.h"
 #include "estimate/operation_writer.h"
 
 namespace orrery {
@@ -14,8 +15,6 @@ constexpr double kMicro = 1'000;
 constexpr double kStepHostNs = 1'500 * kMicro;
 // Of one pass: the schedule's own Python.
 constexpr double kPassHostNs = 100 * kMicro;
-// ZeRO-3 and FSDP: hooks round every layer.
-constexpr double kHookHostNs = 150 * kMicro;
 // How many gathers may be ahead of the layer that computes (FSDP's limit; DeepSpeed's is a number of parameters).
 constexpr std::size_t kGathersAhead = 2;
 
@@ -26,6 +25,7 @@ class Writer {
   Writer(const EstimateJob& job, const JobCosts& costs, const std::vector<StageWork>& work, Schedule schedule,
          StepGraph& out)
       : job_(job), costs_(costs), work_(work), schedule_(std::move(schedule)), out_(out), g_(out.graph) {
+    if (job.paged()) paged_ = memory_of(job, work).paged_out;
     stages_.resize(work.size());
     const std::size_t carried = work.size() * 2 * static_cast<std::size_t>(schedule_.chunks) *
                                 static_cast<std::size_t>(schedule_.micro_batches);
@@ -66,6 +66,7 @@ class Writer {
     NodeId last[kLanes] = {kNoNode, kNoNode, kNoNode, kNoNode, kNoNode};
     std::vector<Wait> waits;            // of the next block
     std::vector<NodeId> before;         // compute lane before each of the last bundles: what gathers may not overtake
+    NodeId ahead = kNoNode;             // compute lane before the last bundle: what activations may not overtake
     std::vector<NodeId> weights_ready;  // by bundle over all chunks: gathered for the first forward pass
   };
   struct Carried {  // between two stages
@@ -214,19 +215,30 @@ class Writer {
     const auto chunk = static_cast<std::size_t>(slot.chunk);
     const Chunk& c = work_[s].chunks[chunk];
     const bool first = slot.micro_batch == 0 && !st.weights_ready.empty();
-    if (!gathers() && !first) return block(s, c.forward, StepPhase::forward);
+    if (!gathers() && !first && !job_.offload_activations) return block(s, c.forward, StepPhase::forward);
     std::size_t before = 0;
     for (std::size_t k = 0; k < chunk; ++k) before += work_[s].chunks[k].bundles.size();
     for (std::size_t k = 0; k < c.bundles.size(); ++k) {
       if (first) st.waits.push_back({st.weights_ready[before + k]});
       if (gathers()) gathered(s, c.bundles[k].weights, StepPhase::forward);
       block(s, c.bundles[k].forward, StepPhase::forward);
+      if (job_.offload_activations)
+        beside(s, copy, copy_ns(kept_bytes(s, chunk)), st.last[compute], Part::copies, StepPhase::forward);
     }
+  }
+  // Of one bundle's activations: a layer's input where it is recomputed, else what all of its operators keep.
+  double kept_bytes(std::uint32_t s, std::size_t chunk) const {
+    return kept_of_layer(job_) * work_[s].layers / static_cast<double>(work_[s].chunks[chunk].bundles.size()) /
+           static_cast<double>(job_.chunks);
   }
   // The gather of a bundle's weights, which the next block waits for.
   void gathered(std::uint32_t s, const Weights& w, StepPhase phase) {
     Stage& st = stages_[s];
-    host_work(s, kHookHostNs);
+    // FSDP's hooks are round a layer, DeepSpeed's round each of its modules, again where it is recomputed.
+    double visits = 1;
+    if (job_.framework == Framework::deepspeed)
+      visits = w.modules * (phase == StepPhase::backward && job_.recompute == Recompute::full ? 2 : 1);
+    host_work(s, visits * estimating::kHookHostNs);
     const NodeId limit =
         st.before.size() >= kGathersAhead ? st.before[st.before.size() - kGathersAhead] : st.last[host];
     if (const NodeId n = gather(s, w, limit, phase); n != limit) st.waits.push_back({n});
@@ -237,13 +249,33 @@ class Writer {
     const Chunk& c = work_[s].chunks[static_cast<std::size_t>(slot.chunk)];
     const bool last = slot.micro_batch == schedule_.micro_batches - 1;
     const bool reduces = weights_too && replicated() && job_.overlap_gradients && (last || reduces_each());
-    if (!gathers() && !reduces) return block(s, c.backward, StepPhase::backward);
+    if (!gathers() && !reduces && !job_.optimizer_in_backward && !job_.offload_activations)
+      return block(s, c.backward, StepPhase::backward);
     for (std::size_t k = c.bundles.size(); k-- > 0;) {
       const Bundle& b = c.bundles[k];
       if (gathers()) gathered(s, b.weights, StepPhase::backward);
+      if (job_.offload_activations) {  // ahead of the layer that needs it, behind the one before
+        const auto chunk = static_cast<std::size_t>(slot.chunk);
+        stages_[s].waits.push_back(
+            {beside(s, copy, copy_ns(kept_bytes(s, chunk)), stages_[s].ahead, Part::copies, StepPhase::backward)});
+        stages_[s].ahead = stages_[s].last[compute];
+      }
       block(s, b.backward, StepPhase::backward);
       if (reduces) reduce(s, b.weights, stages_[s].last[compute]);
+      if (job_.optimizer_in_backward) {
+        if (reduces) stages_[s].waits.push_back({stages_[s].last[data]});
+        paged(s, b.weights.learn);
+        block(s, b.update, StepPhase::optimizer);
+      }
     }
+  }
+  // Moments in unified memory: those of the next weights come as their update begins, for there is no room before
+  // (bitsandbytes' prefetch_state is called by the update), while others go on links that do both at once.
+  void paged(std::uint32_t s, double learn) {
+    if (paged_ <= 0 || learn <= 0) return;
+    const NodeId come = beside(s, copy, copy_ns(paged_ * learn / std::max(1.0, work_[s].weights.learn)),
+                               stages_[s].last[compute], Part::copies, StepPhase::optimizer);
+    stages_[s].waits.push_back({come});
   }
   void weight(std::uint32_t s, const Slot& slot) {
     const Chunk& c = work_[s].chunks[static_cast<std::size_t>(slot.chunk)];
@@ -359,7 +391,7 @@ class Writer {
   void finish() {
     const auto n = static_cast<std::uint32_t>(stages_.size());
     for (std::uint32_t s = 0; s < n; ++s) finish_gradients(s);
-    if (n > 1 && job_.model.tied_embeddings && job_.method == Method::full) tie();
+    if (n > 1 && job_.model.tied_embeddings && job_.trains_tables()) tie();
     std::vector<NodeId> norms;
     for (std::uint32_t s = 0; s < n; ++s) {
       block(s, work_[s].norm, StepPhase::optimizer);
@@ -419,10 +451,13 @@ class Writer {
       // All processes of a server update at the same time.
       const double share =
           job_.platform.host.memory_gb_per_s / static_cast<double>(std::min(job_.platform.gpus_per_node, job_.world()));
-      host_work(s, host_adam(learn, share).ns, stages_[s].last[copy]);
+      // With all in two bytes fewer of them are moved.
+      const double bytes = master_weights(job_) ? 1 : bytes_of_activations(job_) * 7 / 30;
+      host_work(s, bytes * host_adam(learn, share).ns, stages_[s].last[copy]);
       if (job_.offload == Offload::optimizer)  // while the update goes on, but for its last tile
         beside(s, copy, copy_ns(2 * learn) / 8, stages_[s].last[host], Part::copies, StepPhase::optimizer);
     } else {
+      if (!job_.optimizer_in_backward) paged(s, w.learn);
       block(s, work_[s].optimizer, StepPhase::optimizer);
     }
     if ((job_.zero == 1 || job_.zero == 2) && job_.replicas() > 1 && !job_.overlap_parameters) {
@@ -441,6 +476,7 @@ class Writer {
   ExecGraph& g_;
   std::vector<Stage> stages_;
   std::vector<Carried> carried_;
+  double paged_ = 0;  // bytes of moments that come from the host and go there in a step
 };
 
 }  // namespace

@@ -65,6 +65,7 @@ Section memory_section(const Estimate& e, bool mean) {
   add(s, {.key = "activations"}, m.activations);
   add(s, {.key = "workspace"}, m.workspace);
   add(s, {.key = "total"}, m.total);
+  if (!mean) add(s, {.key = "allocated", .title = "of it tensors"}, e.allocated_gib);
   add(s, {.key = "capacity"}, e.capacity_gib > 0 ? Cell{e.capacity_gib} : Cell{});
   return s;
 }
@@ -131,6 +132,7 @@ Section layout(const EstimateJob& job) {
   add(s, {.key = "recompute"}, std::string(name_of(job.recompute)));
   add(s, {.key = "attention"}, std::string(name_of(job.attention)));
   add(s, {.key = "method", .json_only = !job.finetune}, std::string(name_of(job.method)));
+  add(s, {.key = "optimizer", .json_only = job.optimizer == Optimizer::adamw}, std::string(name_of(job.optimizer)));
   add(s, {.key = "quantize", .json_only = job.quantize == Quantize::none}, std::string(name_of(job.quantize)));
   add(s, {.key = "precision"}, std::string(name_of(job.precision)));
   add(s, {.key = "compile", .json_only = true}, job.compile);
