@@ -215,11 +215,12 @@ def qwen(row):
     a += ["--num-microbatches", row.b["GA"], "--recompute", "full"]
     if kind.startswith("Full"):
         a += ["--framework", "deepspeed", "--zero", "3" if row.gpus > 1 else "2", "--fp32-loss", "off"]
+        a += ["--bucket-size", "200000000"]
     else:
         a += ["--lora-rank", "64", "--lora-dropout", "on"]
     if kind.startswith("Q-LoRA"):
         a += ["--framework", "deepspeed", "--zero", "2", "--method", "qlora", "--quantize", "gptq", "--precision", "fp16",
-              "--fp32-loss", "off"]
+              "--fp32-loss", "off", "--bucket-size", "200000000"]
     elif kind.startswith("LoRA"):
         a += ["--method", "lora"]
         a += ["--framework", "deepspeed", "--zero", "3", "--fp32-loss", "off"] if "Zero3" in kind else ["--framework", "ddp"]

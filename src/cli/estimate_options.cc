@@ -58,14 +58,13 @@ constexpr Choice<Precision> kPrecisions[] = {{"fp32", Precision::fp32},  {"tf32"
 constexpr Choice<double> kReduced[] = {{"fp32", 4}, {"bf16", 2}, {"fp16", 2}};
 
 // Sets `out` where the option was given.
-Status whole(const Args& args, std::string_view option, std::int64_t& out) {
+Status whole(const Args& args, std::string_view option, std::int64_t& out, std::int64_t most = 100'000'000) {
   if (!args.has(option)) return {};
   const std::string text = args.value(option);
   std::int64_t n = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-  constexpr std::int64_t kMost = 100'000'000;
-  if (error != std::errc{} || end != text.data() + text.size() || n < 1 || n > kMost)
-    return fail("not a whole number from 1 to 100000000: " + text, std::string(option));
+  if (error != std::errc{} || end != text.data() + text.size() || n < 1 || n > most)
+    return fail(fmt::format("not a whole number from 1 to {}: {}", most, text), std::string(option));
   out = n;
   return {};
 }
@@ -230,6 +229,8 @@ std::vector<OptionSpec> job_options() {
        Takes::word},
       {"--precision", "NAME", "fp32, tf32, bf16 (default), fp16, fp8, fp8-block or nvfp4", Takes::word},
       {"--reduce-precision", "fp32|bf16", "gradients on the network (default: as the framework does)", Takes::word},
+      {"--bucket-size", "N", "parameters whose gradients are reduced together (default: as the framework does)",
+       Takes::word},
       {"--compile", "on|off", "element-wise chains as one kernel", Takes::word},
       {"--dropout", "on|off", "(default: on for models with LayerNorm)", Takes::word},
       {"--overlap-grad-reduce", "on|off", "gradients reduced beside the backward pass (default: on)", Takes::word},
@@ -287,6 +288,7 @@ Result<DescribedJob> described_job(const Args& args, bool finetune) {
                              whole(args, "--zero-group", zero_group),
                              whole(args, "--lora-rank", job.lora_rank),
                              whole(args, "--prompt-tokens", job.prompt_tokens),
+                             whole(args, "--bucket-size", job.bucket, 100'000'000'000),
                              choose(args, "--lora-dropout", kSwitch, job.lora_dropout),
                              choose(args, "--lora-embeddings", kSwitch, job.lora_embeddings),
                              choose(args, "--optimizer", kOptimizers, job.optimizer),

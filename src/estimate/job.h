@@ -85,6 +85,7 @@ struct EstimateJob {
   bool overlap_tensor = false;     // forward collectives of tensor parallelism cut up beside their products
   bool dropout = false;
   double reduce_bytes = 0;  // of a gradient on the network; 0 = as the framework does
+  std::int64_t bucket = 0;  // parameters whose gradients are reduced together; 0 = as the framework does
 
   std::int64_t replicas() const { return dp * cp; }                      // ranks that hold the same weights
   std::int64_t expert_replicas() const { return replicas() * tp / ep; }  // ranks that hold the same experts

@@ -146,10 +146,10 @@ struct Moment {  // of a step: what is there, bytes
   double sum() const { return gradients + activations + workspace; }
 };
 
-// DeepSpeed's buckets of gradients: one is filled while one is reduced.
-double deepspeed_buckets(const EstimateJob& job, const Weights& w) {
+// DeepSpeed's buckets of gradients: one is filled while one is reduced, both whole whatever learns.
+double deepspeed_buckets(const EstimateJob& job) {
   if (job.framework != Framework::deepspeed || job.zero == 0 || job.zero == 3) return 0;
-  return 2 * bytes_of_activations(job) * std::min(kDeepSpeedBucket, w.learn);
+  return 2 * bytes_of_activations(job) * (job.bucket > 0 ? static_cast<double>(job.bucket) : kDeepSpeedBucket);
 }
 // AutoGPTQ's weights, widened, which the backward pass of a layer still needs.
 double widened_bytes(const EstimateJob& job, const StageWork& stage) {
@@ -212,7 +212,7 @@ StageMemory of_stage(const EstimateJob& job, const StageWork& stage, std::int64_
   Moment begin, end, step;
   const MemoryJob q = memory_job(job);
   const Gathered gathered = gathered_bytes(job, stage);
-  const double buckets = deepspeed_buckets(job, w) + widened_bytes(job, stage), passes = gathered.begin + buckets;
+  const double buckets = deepspeed_buckets(job) + widened_bytes(job, stage), passes = gathered.begin + buckets;
   if (eager(job)) {
     const double layer = eager_layer(job);
     const double held = micro_batches_held(q, s) * stage.layers,

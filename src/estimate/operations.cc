@@ -76,7 +76,8 @@ void attention_core(Writer& w, bool backward) {
     if (cp > 1) {  // keys and values come round the ring while the attention goes on; backward their gradients, too
       const double bytes = w.element() * b * s * h.key_value * (h.dim + h.value_dim) * (backward ? 2 : 1);
       w.beside(Part::context_comm, Pattern::gather_or_scatter, bytes, Group::context);
-      // Each step's part is added to the others in fp32: outputs forward; gradients of queries, keys and values backward.
+      // Each step's part is added to the others in fp32: outputs forward; gradients of queries, keys and values
+      // backward.
       const double width = backward ? h.query * h.dim + 2 * h.key_value * h.dim : h.query * h.value_dim;
       w.memory(Part::attention, 12 * cp * b * queries * width, static_cast<int>(2 * job.cp));
     }

@@ -10,6 +10,7 @@ namespace {
 // million, 1 million a replica); DeepSpeed reduce_bucket_size 500 million; FSDP wraps every layer; DDP 25 MiB.
 double bucket_parameters(const EstimateJob& job) {
   if (job.zero == 3) return 0;
+  if (job.bucket > 0) return static_cast<double>(job.bucket);
   switch (job.framework) {
     case Framework::megatron:
       return std::max(40e6, 1e6 * static_cast<double>(job.replicas()));
