@@ -76,7 +76,8 @@ void attention_core(Writer& w, bool backward) {
     if (cp > 1) {  // keys and values come round the ring while the attention goes on; backward their gradients, too
       const double bytes = w.element() * b * s * h.key_value * (h.dim + h.value_dim) * (backward ? 2 : 1);
       w.beside(Part::context_comm, Pattern::gather_or_scatter, bytes, Group::context);
-      // Each step's part is added to the others in fp32: outputs forward; gradients of queries, keys and values backward.
+      // Each step's part is added to the others in fp32: outputs forward; gradients of queries, keys and values
+      // backward.
       const double width = backward ? h.query * h.dim + 2 * h.key_value * h.dim : h.query * h.value_dim;
       w.memory(Part::attention, 12 * cp * b * queries * width, static_cast<int>(2 * job.cp));
     }
@@ -111,8 +112,11 @@ void gather_rows(Writer& w) {
 }
 void sum_rows(Writer& w) {
   if (w.job().tp < 2) return;
-  w.collective(Part::tensor_comm, w.job().sequence_parallel ? Pattern::gather_or_scatter : Pattern::all_reduce,
-               message(w), Group::tensor);
+  if (w.job().sequence_parallel)
+    w.collective(Part::tensor_comm, Pattern::gather_or_scatter, message(w), Group::tensor,
+                 TransferKind::reduce_scatter);
+  else
+    w.collective(Part::tensor_comm, Pattern::all_reduce, message(w), Group::tensor);
 }
 // Of the input of the product written last, for the gradient of its weights.
 void gather_beside(Writer& w) {
@@ -122,8 +126,10 @@ void gather_beside(Writer& w) {
 // Beside what was written last.
 void sum_beside(Writer& w) {
   if (w.job().tp < 2) return;
-  w.beside(Part::tensor_comm, w.job().sequence_parallel ? Pattern::gather_or_scatter : Pattern::all_reduce, message(w),
-           Group::tensor);
+  if (w.job().sequence_parallel)
+    w.beside(Part::tensor_comm, Pattern::gather_or_scatter, message(w), Group::tensor, TransferKind::reduce_scatter);
+  else
+    w.beside(Part::tensor_comm, Pattern::all_reduce, message(w), Group::tensor);
 }
 
 // A collective and a product that are cut up and run beside each other (Transformer Engine's userbuffers).
@@ -135,6 +141,7 @@ void overlap_last_two(Writer& w, std::vector<Operation>& out) {
   Operation& transfer = a.compute_ns > 0 ? b : a;
   kernel.comm_ns += transfer.comm_ns;
   kernel.comm_part = transfer.comm_part;
+  kernel.transfer = transfer.transfer;
   kernel.host_ns += transfer.host_ns;
   kernel.doubt_ns += transfer.doubt_ns;
   if (&kernel != &a) a = b;

@@ -26,6 +26,8 @@ Weights head_weights(const EstimateJob& job);  // final norm included; a tied he
 struct Bundle {
   Block forward, backward, weight;  // weight: under zero-bubble schedules
   Weights weights;
+  std::int64_t first_layer = 0, layers = 0;
+  bool embedding = false, head = false;  // before and after the layers
 };
 struct Chunk {
   std::vector<Bundle> bundles;      // in forward order
