@@ -227,6 +227,7 @@ TEST(CliCalibrate, Refused) {
   const std::string other = "estimate train " + kModel + "--platform dgx-a100-80g --gpus 2 --tp 2 --calibrate ";
   expect_refused(other + "'" + (dir / "t") + "'", "--calibrate");
   expect_refused(other + "'" + (dir / "nothing") + "'", "nothing");
+  expect_refused("estimate ops --platform dgx-h100 --gemm 64x64x64 --calibrate x", "--calibrate");
 }
 
 TEST(CliCalibrate, PlanTakesIt) {

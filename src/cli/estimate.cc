@@ -122,6 +122,8 @@ Result<int> run_estimate(const Args& args) {
   if (args.value("--model") == "list" || args.value("--platform") == "list") return list_facts(args, *options);
   const std::string& what = args.positional.front();
   if (what == "train" || what == "finetune") return train(args, *options, what == "finetune");
+  if (what == "ops" && args.has("--calibrate"))
+    return fail("calibrates train and finetune", "--calibrate", "leave it out: the laws' own numbers are answered");
   if (what == "ops") return run_estimate_ops(args, *options);
   return fail("not known: " + what, "estimate", "train, finetune or ops");
 }
