@@ -191,7 +191,9 @@ TEST(Plan, RanksWhatFitsAndIsTheEstimate) {
   EstimateJob job = llama("llama-2-13b");
   PlanSpace space;
   space.gpus = 16, space.global_batch = 64;
-  const Plan p = plan(job, space);
+  EstimateJob whole = job;
+  whole.dp = space.gpus;
+  const Plan p = plan(job, costs_of(whole), space);
   ASSERT_GT(p.evaluated, 50u);
   ASSERT_TRUE(p.candidates.front().fits);
   for (std::size_t k = 1; k < p.candidates.size(); ++k) {

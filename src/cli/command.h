@@ -72,5 +72,6 @@ Result<int> run_predict(const Args& args);
 Result<int> run_estimate(const Args& args);  // estimate.cc
 Result<int> run_plan(const Args& args);      // plan.cc
 Result<int> run_dissect(const Args& args);
+Result<int> run_synth(const Args& args);  // synth.cc
 
 }  // namespace orrery

@@ -1,9 +1,11 @@
 // The table of commands. To add one: a row here, its function in a file beside pipeline.cc.
 #include <limits>
 
+#include "cli/calibrate.h"
 #include "cli/command.h"
 #include "cli/estimate_ops.h"
 #include "cli/estimate_options.h"
+#include "cli/synth.h"
 
 namespace orrery {
 namespace {
@@ -239,7 +241,8 @@ std::vector<Command> make_commands() {
            "move data, copies, collectives of --gpus GPUs) or those that are asked for; there --attention takes "
            "KEY=VALUE,... of a shape (docs/model.md, \"Operators\").",
        .options = with(with(job_options(), ops_options()),
-                       {{"--scaling", "N,...", "tokens per second on so many GPUs, the replicas changed", Takes::word},
+                       {calibrate_option(),
+                        {"--scaling", "N,...", "tokens per second on so many GPUs, the replicas changed", Takes::word},
                         kCsv,
                         kJson,
                         kQuiet,
@@ -268,12 +271,29 @@ std::vector<Command> make_commands() {
            "Tries tensor parallelism, stages, schedules, micro-batch sizes, ZeRO stages and recomputation, and ranks "
            "what fits by time. What is given as an option is not varied. Each candidate is an estimate as `orrery "
            "estimate train` makes it; the first is named with the command that shows it whole.",
-       .options = with(job_options(), {kCsv, kJson, kQuiet, kThreads, kHelp}),
+       .options = with(job_options(), {calibrate_option(), kCsv, kJson, kQuiet, kThreads, kHelp}),
        .when_incomplete = "no candidate fits into the memory of a GPU",
        .examples = {{"A 13B model on 64 GPUs:",
                      "orrery plan --model llama-2-13b --platform dgx-a100-80g --gpus 64 --global-batch-size 512 "
                      "--seq-length 4096"}},
        .run = run_plan},
+      {.name = "synth",
+       .summary = "the traces that an estimated job would leave",
+       .operands = "",
+       .least = 0,
+       .most = 0,
+       .description =
+           "Takes a job as `orrery estimate train` does and writes what PyTorch's profiler would have recorded of it: "
+           "one Kineto trace a rank, DIR/rank-N.json.gz, with operators and their shapes, launches, streams, NCCL "
+           "kernels with their process groups, modules and steps. `orrery replay DIR` gives back the estimate; "
+           "`orrery predict DIR` knows the layout again. Perfetto opens the files.\n\n"
+           "All files appear together or none does. docs/model.md says what such a trace has and what it leaves out.",
+       .options = with(with(job_options(), synth_options()), {kCsv, kJson, kQuiet, kThreads, kHelp}),
+       .when_incomplete = "never",
+       .examples = {{"A 7B model over tensor and data parallelism:",
+                     "orrery synth --model llama-2-7b --platform dgx-h100 --gpus 8 --tp 4 -o traces"},
+                    {"... and what its replay says:", "orrery replay traces"}},
+       .run = run_synth},
       {.name = "help",
        .summary = "what the commands do, or the manual page of one",
        .operands = "[COMMAND]",

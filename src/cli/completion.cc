@@ -107,8 +107,9 @@ std::string fish() {
     const std::string when = fmt::format("'__fish_seen_subcommand_from {}'", c.name);
     for (const OptionSpec& o : c.options) {
       const char* takes = o.takes == Takes::nothing ? "" : o.takes == Takes::word ? " -x" : " -r -F";
-      out +=
-          fmt::format("complete -c orrery -n {} -l {}{} -d '{}'\n", when, o.name.substr(2), takes, described(o.help));
+      const bool is_long = o.name.starts_with("--");
+      out += fmt::format("complete -c orrery -n {} {} {}{} -d '{}'\n", when, is_long ? "-l" : "-s",
+                         o.name.substr(is_long ? 2 : 1), takes, described(o.help));
     }
     const std::string words = operands_to_complete(c);
     if (!words.empty()) out += fmt::format("complete -c orrery -n {} -f -a '{}'\n", when, words);

@@ -5,6 +5,7 @@
 
 #include <charconv>
 
+#include "cli/calibrate.h"
 #include "cli/estimate_ops.h"
 #include "cli/estimate_options.h"
 #include "cli/options.h"
@@ -29,9 +30,9 @@ Result<std::vector<std::int64_t>> read_list(const std::string& text, const std::
   return list;
 }
 
-// More or fewer replicas, each with the same micro-batches.
-Result<std::vector<ScalingPoint>> scaling_of(const EstimateJob& job, const std::vector<std::int64_t>& sizes,
-                                             EstimateScratch& scratch) {
+// More or fewer replicas, each with the same micro-batches. `calibrated`: costs that traces showed; nullptr = of facts.
+Result<std::vector<ScalingPoint>> scaling_of(const EstimateJob& job, const JobCosts* calibrated,
+                                             const std::vector<std::int64_t>& sizes, EstimateScratch& scratch) {
   std::vector<ScalingPoint> points;
   for (const std::int64_t gpus : sizes) {
     EstimateJob at = job;
@@ -40,7 +41,7 @@ Result<std::vector<ScalingPoint>> scaling_of(const EstimateJob& job, const std::
       return fail(fmt::format("{} GPUs cannot be divided by tp * pp * cp = {}", gpus, share), "--scaling");
     at.dp = gpus / share;
     if (const auto ok = check(at); !ok) return tl::unexpected(ok.error());
-    const Estimate e = estimate(at, costs_of(at), scratch);
+    const Estimate e = estimate(at, calibrated != nullptr ? *calibrated : costs_of(at), scratch);
     ScalingPoint p;
     p.gpus = gpus;
     p.tokens_per_s = static_cast<double>(at.global_batch() * at.seq_length) / (e.iteration_ns / 1e9);
@@ -57,7 +58,9 @@ Result<int> train(const Args& args, const RunOptions& options, bool finetune) {
   auto described = described_job(args, finetune);
   if (!described) return tl::unexpected(described.error());
   EstimateJob& job = described->job;
-  const JobCosts costs = costs_of(job);
+  JobCosts costs = costs_of(job);
+  std::vector<Section> calibration;
+  if (const auto ok = calibrate_by(args, options, job, costs, calibration); !ok) return tl::unexpected(ok.error());
   if (described->largest_micro_batch) {
     const std::int64_t most = largest_micro_batch(job, costs);
     job.micro_batch_size = std::max<std::int64_t>(1, most);
@@ -77,11 +80,12 @@ Result<int> train(const Args& args, const RunOptions& options, bool finetune) {
   if (args.has("--scaling")) {
     const auto sizes = read_list(args.value("--scaling"), "--scaling");
     if (!sizes) return tl::unexpected(sizes.error());
-    auto points = scaling_of(job, *sizes, scratch);
+    auto points = scaling_of(job, args.has("--calibrate") ? &costs : nullptr, *sizes, scratch);
     if (!points) return tl::unexpected(points.error());
     scaling = std::move(*points);
   }
-  const Document d = estimate_document(job, e, scaling, described->assumptions);
+  Document d = estimate_document(job, e, scaling, described->assumptions);
+  for (Section& s : calibration) d.sections.push_back(std::move(s));
   const auto status = emit(d, options);
   if (!status) return status;
   return e.capacity_gib > 0 && !e.fits ? kIncomplete : *status;
@@ -118,6 +122,8 @@ Result<int> run_estimate(const Args& args) {
   if (args.value("--model") == "list" || args.value("--platform") == "list") return list_facts(args, *options);
   const std::string& what = args.positional.front();
   if (what == "train" || what == "finetune") return train(args, *options, what == "finetune");
+  if (what == "ops" && args.has("--calibrate"))
+    return fail("calibrates train and finetune", "--calibrate", "leave it out: the laws' own numbers are answered");
   if (what == "ops") return run_estimate_ops(args, *options);
   return fail("not known: " + what, "estimate", "train, finetune or ops");
 }

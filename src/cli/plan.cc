@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "cli/calibrate.h"
 #include "cli/estimate_options.h"
 #include "cli/options.h"
 #include "reports/plan.h"
@@ -41,8 +42,14 @@ Result<int> run_plan(const Args& given) {
   // A batch that most splits divide: 4 sequences a GPU.
   space.global_batch = batch.empty() ? 4 * space.gpus : number(batch);
 
+  EstimateJob whole = described->job;  // on all GPUs: costs tell how many ranks there are
+  whole.tp = whole.pp = whole.cp = 1, whole.dp = space.gpus;
+  JobCosts costs = costs_of(whole);
+  std::vector<Section> calibration;
+  if (const auto ok = calibrate_by(args, *options, described->job, costs, calibration); !ok)
+    return tl::unexpected(ok.error());
   const auto begin = std::chrono::steady_clock::now();
-  const Plan found = plan(described->job, space);
+  const Plan found = plan(described->job, costs, space);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::string command = finetune ? "orrery estimate finetune" : "orrery estimate train";
   for (const auto& [name, values] : args.options)
@@ -52,6 +59,7 @@ Result<int> run_plan(const Args& given) {
           name != "--schedule" && name != "--num-microbatches" && name != "--sequence-parallel")
         command += " " + name + " " + v;
   Document d = plan_document(found, seconds, command);
+  for (Section& s : calibration) d.sections.push_back(std::move(s));
   const auto status = emit(d, *options);
   if (!status) return status;
   return found.candidates.empty() || !found.candidates.front().fits ? kIncomplete : *status;

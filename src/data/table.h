@@ -30,6 +30,7 @@ struct Section {
   std::string title;    // heading for people; "" = not printed
   bool single = false;  // one row, written as an object instead of an array
   Table table;
+  bool values = false;        // of one column: written to JSON as a list of its values, and not printed
   std::size_t text_rows = 0;  // print at most so many rows for people (0 = all); JSON and CSV have all
 };
 

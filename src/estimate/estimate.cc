@@ -66,19 +66,40 @@ void classify(std::vector<Interval>& transfers, const std::vector<Interval>& lan
   c.other += std::max(0.0, total - compute - overlapped - comm);
 }
 
+// Of `intervals`, which follow each other, what none of `others` covers.
+double alone(std::vector<Interval> intervals, std::vector<Interval> others) {
+  const auto by_begin = [](const Interval& a, const Interval& b) { return a.begin < b.begin; };
+  std::sort(intervals.begin(), intervals.end(), by_begin);
+  std::sort(others.begin(), others.end(), by_begin);
+  double sum = 0, covered = -1;  // covered: by others, up to here
+  std::size_t k = 0;
+  for (const Interval& i : intervals) {
+    double at = i.begin;
+    for (; k < others.size() && others[k].begin < i.end; ++k) {
+      at = std::max(at, std::min(covered, i.end));
+      if (others[k].begin > at) sum += others[k].begin - at;
+      covered = std::max(covered, others[k].end);
+      at = std::max(at, std::min(covered, i.end));
+    }
+    sum += std::max(0.0, i.end - std::max(at, covered));
+  }
+  return sum;
+}
+
 Observed observe(const EstimateJob& job, const StepGraph& step, const Replay& run) {
   const ExecGraph& g = step.graph;
   const std::size_t stages = g.ranks.size();
   Observed o;
   o.busy.resize(stages);
-  std::vector<std::vector<Interval>> transfers(stages), lane(stages);
+  std::vector<std::vector<Interval>> transfers(stages), lane(stages), copies(stages);
   std::vector<std::vector<const Block*>> blocks(stages);
   const double n = static_cast<double>(stages);
   for (const NodeId end : step.last) o.total = std::max(o.total, static_cast<double>(run.end[raw(end)]));
   for (const StepPiece& p : step.pieces) {
     const auto at = raw(p.to);
     const auto phase = static_cast<std::size_t>(p.phase);
-    const double start = static_cast<double>(run.start[at]), end = static_cast<double>(run.end[at]);
+    const double end = static_cast<double>(run.end[at]);
+    const double start = p.block != nullptr ? end - p.block->through_ns : static_cast<double>(run.start[at]);
     if (p.block != nullptr) {
       const Block& b = *p.block;
       lane[p.stage].push_back({start, end});
@@ -94,14 +115,20 @@ Observed observe(const EstimateJob& job, const StepGraph& step, const Replay& ru
     const double from = p.from == kNoNode ? start : static_cast<double>(run.end[raw(p.from)]);
     if (p.part == Part::copies) {
       o.copies += (end - start) / n;
-      o.classes.memory += (end - start) / n;
+      copies[p.stage].push_back({start, end});
       continue;
     }
     transfers[p.stage].push_back({from, end});
-    if (p.part == Part::pipeline_comm) o.bubble += std::max(0.0, start - from) / n;
-    o.parts[static_cast<std::size_t>(p.part)][phase] += (end - start) / n;
+    if (p.part == Part::pipeline_comm && !p.sends) o.bubble += std::max(0.0, start - from) / n;
+    if (!p.sends) o.parts[static_cast<std::size_t>(p.part)][phase] += (end - start) / n;
   }
-  for (std::size_t s = 0; s < stages; ++s) classify(transfers[s], lane[s], blocks[s], o.total, o.classes);
+  for (std::size_t s = 0; s < stages; ++s) {
+    classify(transfers[s], lane[s], blocks[s], o.total, o.classes);
+    if (copies[s].empty()) continue;
+    std::vector<Interval> other = std::move(transfers[s]);
+    other.insert(other.end(), lane[s].begin(), lane[s].end());
+    o.classes.memory += alone(std::move(copies[s]), std::move(other)) / n;
+  }
   for (double* c : {&o.classes.exposed_compute, &o.classes.overlapped, &o.classes.exposed_comm, &o.classes.other})
     *c /= n;
   (void)job;

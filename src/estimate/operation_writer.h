@@ -118,19 +118,22 @@ class Writer {
     w.output_bytes = output_bytes;
     OperatorTime t = costs_.operators.gemm(w);
     if (t.bound == Bound::compute) t.ns /= costs_.sustained;
-    add(part, t, launches(part, batch), 2 * batch * m * n * k);
+    Operation& o = add(part, t, launches(part, batch), 2 * batch * m * n * k, costs_.factors.gemm);
+    o.m = m, o.n = n, o.k = k, o.batch = batch;
   }
   void attention(const AttentionWork& w, double flops) {
-    add(Part::attention, costs_.operators.attention(w), w.backward ? 3 : 1, flops);
+    add(Part::attention, costs_.operators.attention(w), w.backward ? 3 : 1, flops,
+        w.backward ? costs_.factors.attention_backward : costs_.factors.attention);
   }
   // Kernels bound by memory that move so many bytes together.
   void memory(Part part, double bytes, int kernels = 1) {
-    add(part, costs_.operators.memory(bytes / kernels, kernel_of(part)), kernels, 0, kernels);
+    const double factor = part == Part::loss ? costs_.factors.loss : costs_.factors.memory;
+    add(part, costs_.operators.memory(bytes / kernels, kernel_of(part)), kernels, 0, kernels * factor).bytes = bytes;
   }
   void traffic(Part part, double elements, const Traffic& t) {
     memory(part, elements * t.bytes * element_ / 2, t.kernels);
   }
-  void collective(Part part, Pattern pattern, double bytes, Group group) {
+  void collective(Part part, Pattern pattern, double bytes, Group group, TransferKind kind = TransferKind::none) {
     const double ns = transfer(pattern, bytes, group);
     if (ns <= 0) return;
     Operation o;
@@ -138,17 +141,19 @@ class Writer {
     o.comm_ns = ns;
     o.host_ns = collective_host();
     o.doubt_ns = 0.1 * ns;
+    o.transfer = {kind != TransferKind::none ? kind : kind_of(pattern), group, bytes};
     out_->push_back(o);
   }
   // The collective runs beside the operator written last.
-  void beside(Part part, Pattern pattern, double bytes, Group group) {
+  void beside(Part part, Pattern pattern, double bytes, Group group, TransferKind kind = TransferKind::none) {
     const double ns = transfer(pattern, bytes, group);
     if (ns <= 0) return;
-    if (out_->empty()) return collective(part, pattern, bytes, group);
+    if (out_->empty()) return collective(part, pattern, bytes, group, kind);
     Operation& o = out_->back();
     o.comm_part = part;
     o.comm_ns += ns;
     o.host_ns += collective_host();
+    o.transfer = {kind != TransferKind::none ? kind : kind_of(pattern), group, o.transfer.bytes + bytes};
   }
   double transfer(Pattern pattern, double bytes, Group group) const {
     return transfer_ns(costs_.network, pattern, bytes, placement_of(job_, group));
@@ -206,7 +211,8 @@ class Writer {
     gemm(part, n, k, m, batch, fused ? 4 : 2);
     in_python(kLinearBackward);
     if (fused)  // read again, to be added to
-      out_->back().compute_ns += costs_.operators.memory(4 * n * k * batch).ns - costs_.operators.memory(0).ns;
+      out_->back().compute_ns +=
+          costs_.factors.gemm * (costs_.operators.memory(4 * n * k * batch).ns - costs_.operators.memory(0).ns);
     else if (job_.num_microbatches > 1)
       memory(Part::gradients, 6 * n * k * batch, 1);
     autocast(part, n * k * batch);
@@ -225,6 +231,10 @@ class Writer {
  private:
   // Grouped products of experts: one call a product in Transformer Engine's loop over cuBLAS.
   static int launches(Part part, double batch) { return part == Part::experts ? static_cast<int>(batch) : 1; }
+  static TransferKind kind_of(Pattern p) {
+    if (p == Pattern::all_reduce) return TransferKind::all_reduce;
+    return p == Pattern::all_to_all ? TransferKind::all_to_all : TransferKind::all_gather;
+  }
   Precision activations() const {
     return job_.precision == Precision::fp32 || job_.precision == Precision::tf32 ? Precision::fp32 : Precision::bf16;
   }

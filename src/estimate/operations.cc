@@ -112,8 +112,11 @@ void gather_rows(Writer& w) {
 }
 void sum_rows(Writer& w) {
   if (w.job().tp < 2) return;
-  w.collective(Part::tensor_comm, w.job().sequence_parallel ? Pattern::gather_or_scatter : Pattern::all_reduce,
-               message(w), Group::tensor);
+  if (w.job().sequence_parallel)
+    w.collective(Part::tensor_comm, Pattern::gather_or_scatter, message(w), Group::tensor,
+                 TransferKind::reduce_scatter);
+  else
+    w.collective(Part::tensor_comm, Pattern::all_reduce, message(w), Group::tensor);
 }
 // Of the input of the product written last, for the gradient of its weights.
 void gather_beside(Writer& w) {
@@ -123,8 +126,10 @@ void gather_beside(Writer& w) {
 // Beside what was written last.
 void sum_beside(Writer& w) {
   if (w.job().tp < 2) return;
-  w.beside(Part::tensor_comm, w.job().sequence_parallel ? Pattern::gather_or_scatter : Pattern::all_reduce, message(w),
-           Group::tensor);
+  if (w.job().sequence_parallel)
+    w.beside(Part::tensor_comm, Pattern::gather_or_scatter, message(w), Group::tensor, TransferKind::reduce_scatter);
+  else
+    w.beside(Part::tensor_comm, Pattern::all_reduce, message(w), Group::tensor);
 }
 
 // A collective and a product that are cut up and run beside each other (Transformer Engine's userbuffers).
@@ -136,6 +141,7 @@ void overlap_last_two(Writer& w, std::vector<Operation>& out) {
   Operation& transfer = a.compute_ns > 0 ? b : a;
   kernel.comm_ns += transfer.comm_ns;
   kernel.comm_part = transfer.comm_part;
+  kernel.transfer = transfer.transfer;
   kernel.host_ns += transfer.host_ns;
   kernel.doubt_ns += transfer.doubt_ns;
   if (&kernel != &a) a = b;

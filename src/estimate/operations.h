@@ -48,6 +48,25 @@ inline constexpr std::size_t kParts = 30;
 std::string_view name_of(Part p);
 bool is_communication(Part p);
 
+// Groups of ranks, and where their members are.
+enum class Group : std::uint8_t { tensor, context, expert, data, shard, copies, expert_data, pipeline };
+
+// What a transfer is, beside how long it takes.
+enum class TransferKind : std::uint8_t {
+  none,
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  all_to_all,
+  to_device,  // a copy from the host's memory ...
+  to_host     // ... and to it
+};
+struct TransferShape {
+  TransferKind kind = TransferKind::none;
+  Group group = Group::tensor;
+  double bytes = 0;  // as NCCL's tests count them: the larger of input and output
+};
+
 // One operator on the compute stream. A collective on its own is all comm_ns; beside a kernel that does not wait for it
 // the two run together and the longer counts.
 struct Operation {
@@ -57,23 +76,36 @@ struct Operation {
   double host_ns = 0;       // to issue it
   bool host_waits = false;  // for its end: a size is read back
   double flops = 0;
-  double doubt_ns = 0;  // one standard deviation of its time
+  double doubt_ns = 0;                    // one standard deviation of its time
+  double m = 0, n = 0, k = 0, batch = 1;  // products: batch times [m, k] x [k, n]
+  double bytes = 0;                       // that kernels bound by memory move
+  TransferShape transfer;
   double stream_ns() const { return compute_ns > comm_ns ? compute_ns : comm_ns; }
+};
+
+// Times of kernels over what the laws say: 1 unless traces tell (estimate/calibrate.h).
+struct KernelFactors {
+  double gemm = 1, attention = 1, attention_backward = 1;
+  double memory = 1;     // bound by memory, of layers and the embedding
+  double loss = 1;       // the same, of the head
+  double optimizer = 1;  // update, norm and clearing of gradients
 };
 
 // Costs that all operators of a job share.
 struct JobCosts {
   OperatorCosts operators;
-  NetworkModel network;
+  NetworkModel network = {};
   double launch_ns = 0;    // host, of a launch
   double operator_ns = 0;  // host, of an eager operator round its launches
   double sustained = 1;    // rate of products in hours of training over that in runs of some milliseconds
+  KernelFactors factors = {};
+  // Host, of one step before its passes: the data loader's next batch, the loop round the passes, logging. Of one pass:
+  // the schedule's own Python.
+  double step_ns = 1'500'000, pass_ns = 100'000;
 };
 JobCosts costs_of(const EstimateJob& job);
 NetworkModel network_of(const PlatformFacts& p, std::int64_t gpus_per_node);
 
-// Groups of ranks, and where their members are.
-enum class Group : std::uint8_t { tensor, context, expert, data, shard, copies, expert_data, pipeline };
 Placement placement_of(const EstimateJob& job, Group g);
 
 struct LayerWork {

@@ -70,12 +70,9 @@ std::string options_text(const EstimateJob& job) {
   return s;
 }
 
-Plan plan(const EstimateJob& base, const PlanSpace& space) {
+Plan plan(const EstimateJob& base, const JobCosts& costs, const PlanSpace& space) {
   Plan p;
   EstimateScratch scratch;
-  EstimateJob whole = base;
-  whole.tp = whole.pp = whole.cp = 1, whole.dp = space.gpus;
-  const JobCosts costs = costs_of(whole);
   const std::int64_t joined =
       std::max(base.platform.gpus_per_node, base.platform.nvlink_gb_per_s > 0 ? base.platform.nvlink_domain : 1);
   const std::int64_t most_tp = space.max_tp > 0 ? space.max_tp : std::min(joined, base.model.heads);

@@ -34,7 +34,7 @@ struct Plan {
 
 // `base` has the model, the platform and what is not varied. Candidates that need over twice a GPU's memory are not
 // timed.
-Plan plan(const EstimateJob& base, const PlanSpace& space);
+Plan plan(const EstimateJob& base, const JobCosts& costs, const PlanSpace& space);
 
 // "tp=2 pp=4 dp=1 ...": the layout and the techniques of a candidate; and as options that repeat it.
 std::string layout_text(const EstimateJob& job);

@@ -57,10 +57,11 @@ Block memory_block(const EstimateJob& job, const JobCosts& costs, Part part, dou
   if (bytes <= 0) return {};
   Operation o;
   o.part = part;
-  o.compute_ns = kernels * costs.operators
-                               .memory(bytes / kernels,
-                                       part == Part::optimizer ? MemoryKernel::optimizer : MemoryKernel::elementwise)
-                               .ns;
+  o.compute_ns =
+      costs.factors.optimizer * kernels *
+      costs.operators
+          .memory(bytes / kernels, part == Part::optimizer ? MemoryKernel::optimizer : MemoryKernel::elementwise)
+          .ns;
   o.host_ns = kernels * (costs.launch_ns + (job.framework == Framework::megatron ? 0 : costs.operator_ns));
   return block_of(o);
 }
@@ -170,6 +171,7 @@ std::vector<StageWork> stages_of(const EstimateJob& job, const JobCosts& costs) 
         if (chunk.bundles.empty() || chunk.bundles.back().weights.all >= bucket_parameters(job))
           chunk.bundles.push_back({});
         Bundle& b = chunk.bundles.back();
+        if (b.layers++ == 0) b.first_layer = l;
         b.forward = then(b.forward, k.forward);
         b.backward = then(k.backward, b.backward);
         b.weight = then(k.weight, b.weight);
@@ -179,12 +181,14 @@ std::vector<StageWork> stages_of(const EstimateJob& job, const JobCosts& costs) 
       if (chunk.bundles.empty()) chunk.bundles.push_back({});
       if (part == 0) {
         Bundle& b = chunk.bundles.front();
+        b.embedding = true;
         b.forward = then(block_of(embedding.forward), b.forward);
         b.backward = then(b.backward, block_of(embedding.backward));
         b.weights += embedding_weights(job);
       }
       if (part == job.pp * job.chunks - 1) {
         Bundle& b = chunk.bundles.back();
+        b.head = true;
         b.forward = then(b.forward, block_of(head.forward));
         b.backward = then(block_of(head.backward), b.backward);
         b.weights += head_weights(job);

@@ -30,6 +30,8 @@ struct Bundle {
   Block forward, backward, weight;  // weight: under zero-bubble schedules
   Block update;                     // of its weights, where that is done in the backward pass
   Weights weights;
+  std::int64_t first_layer = 0, layers = 0;
+  bool embedding = false, head = false;  // before and after the layers
 };
 struct Chunk {
   std::vector<Bundle> bundles;      // in forward order

@@ -11,10 +11,8 @@ namespace orrery {
 namespace {
 
 constexpr double kMicro = 1'000;
-// Of one step, on the host: the data loader's next batch, the loop round the passes, logging.
-constexpr double kStepHostNs = 1'500 * kMicro;
-// Of one pass: the schedule's own Python.
-constexpr double kPassHostNs = 100 * kMicro;
+// The gradients' norm, one number, over all ranks that hold parts of the model.
+constexpr double kNormNs = 30 * kMicro;
 // How many gathers may be ahead of the layer that computes (FSDP's limit; DeepSpeed's is a number of parameters).
 constexpr std::size_t kGathersAhead = 2;
 
@@ -35,6 +33,7 @@ class Writer {
   void run() {
     g_.clear();
     out_.pieces.clear();
+    out_.program.clear();
     out_.last.assign(work_.size(), kNoNode);
     for (std::uint32_t s = 0; s < stages_.size(); ++s) {
       GraphRank r;
@@ -101,6 +100,12 @@ class Writer {
     g_.first_pred.push_back(g_.edges());
   }
 
+  Act& act(ActKind kind, std::uint32_t s, StepPhase phase, double ns = 0) {
+    Act a;
+    a.kind = kind, a.stage = s, a.phase = phase, a.ns = ns;
+    out_.program.push_back(a);
+    return out_.program.back();
+  }
   void block(std::uint32_t s, const Block& b, StepPhase phase) {
     if (b.empty()) return;
     Stage& st = stages_[s];
@@ -128,27 +133,31 @@ class Writer {
     st.waits.clear();
     st.last[host] = issue;
     st.last[compute] = tail;
-    out_.pieces.push_back({s, kNoNode, run, &b, Part::data_comm, phase});
+    out_.pieces.push_back({s, kNoNode, tail, &b, Part::data_comm, phase});
+    Act& a = act(ActKind::chain, s, phase);
+    a.node = run, a.tail = tail, a.block = &b;
   }
-  // On a lane of its own, behind what the lane had and `after`; `late`: what its members may wait for.
-  NodeId beside(std::uint32_t s, Lane lane, double ns, NodeId after, Part part, StepPhase phase,
-                NodeId second = kNoNode) {
+  // On a lane of its own, behind what the lane had and `after`.
+  NodeId beside(std::uint32_t s, double ns, NodeId after, const TransferShape& shape, StepPhase phase) {
     Stage& st = stages_[s];
-    const NodeId n = node(s, lane, part == Part::copies ? NodeKind::memcpy : NodeKind::comm, ns);
+    const bool copies = shape.kind == TransferKind::to_device || shape.kind == TransferKind::to_host;
+    const Lane lane = copies ? copy : data;
+    const NodeId n = node(s, lane, copies ? NodeKind::memcpy : NodeKind::comm, ns);
     edge(st.last[lane], EdgeKind::stream);
     edge(after, EdgeKind::event);
-    edge(second, EdgeKind::event);
     close();
     st.last[lane] = n;
-    out_.pieces.push_back({s, kNoNode, n, nullptr, part, phase});
+    out_.pieces.push_back({s, kNoNode, n, nullptr, copies ? Part::copies : Part::data_comm, phase});
+    Act& a = act(ActKind::transfer, s, phase, ns);
+    a.node = n, a.shape = shape;
     return n;
   }
-  void host_work(std::uint32_t s, double ns, NodeId after = kNoNode) {
+  NodeId host_work(std::uint32_t s, double ns, NodeId after = kNoNode) {
     const NodeId n = node(s, host, NodeKind::host, ns);
     edge(stages_[s].last[host], EdgeKind::thread);
     edge(after, EdgeKind::sync);
     close();
-    stages_[s].last[host] = n;
+    return stages_[s].last[host] = n;
   }
 
   // ---- data parallelism and sharding ----
@@ -158,34 +167,40 @@ class Writer {
     return std::max(0.0, transfer_ns(costs_.network, p, bytes, placement_of(job_, g)));
   }
   double copy_ns(double bytes) const { return host_copy(bytes, job_.platform.pcie_gb_per_s, true).ns; }
+  NodeId copied(std::uint32_t s, double bytes, NodeId after, TransferKind kind, StepPhase phase, double part = 1) {
+    return beside(s, copy_ns(bytes) * part, after, {kind, Group::data, bytes * part}, phase);
+  }
+  // `after` where there is nothing to do.
+  NodeId collective(std::uint32_t s, const TransferShape& shape, NodeId after, StepPhase phase) {
+    if (shape.bytes <= 0) return after;
+    const double ns =
+        transfer(shape.kind == TransferKind::all_reduce ? Pattern::all_reduce : Pattern::gather_or_scatter, shape.bytes,
+                 shape.group);
+    return ns > 0 ? beside(s, ns, after, shape, phase) : after;
+  }
   // Weights of a bundle: from the host where they lie there, then from the other ranks.
   NodeId gather(std::uint32_t s, const Weights& w, NodeId after, StepPhase phase) {
     const double bytes = weight_bytes(job_) * (w.all - w.experts), expert = weight_bytes(job_) * w.experts;
     if (job_.offload == Offload::all) {
       const double mine = bytes / static_cast<double>(job_.shards()) +
                           expert / std::max(1.0, static_cast<double>(job_.shards() / job_.ep));
-      after = beside(s, copy, copy_ns(mine), after, Part::copies, phase);
+      after = copied(s, mine, after, TransferKind::to_device, phase);
     }
-    const double ns = transfer(Pattern::gather_or_scatter, bytes, Group::shard) +
-                      (expert > 0 ? transfer(Pattern::gather_or_scatter, expert, Group::expert_data) : 0);
-    return ns > 0 ? beside(s, data, ns, after, Part::data_comm, phase) : after;
-  }
-  double reduce_ns(const Weights& w) const {
-    const double bytes = gradient_bytes(job_) * (w.learn - w.learn_experts),
-                 expert = gradient_bytes(job_) * w.learn_experts;
-    const Pattern p = job_.zero > 0 ? Pattern::gather_or_scatter : Pattern::all_reduce;
-    double ns = bytes > 0 ? transfer(p, bytes, job_.zero > 0 ? Group::shard : Group::data) : 0;
-    if (expert > 0) ns += transfer(p, expert, Group::expert_data);
-    if (job_.zero > 0 && job_.shards() < job_.replicas())  // copies of the shard, in other groups
-      ns += transfer(Pattern::all_reduce, bytes / static_cast<double>(job_.shards()), Group::copies);
-    return ns;
+    after = collective(s, {TransferKind::all_gather, Group::shard, bytes}, after, phase);
+    return collective(s, {TransferKind::all_gather, Group::expert_data, expert}, after, phase);
   }
   void reduce(std::uint32_t s, const Weights& w, NodeId after) {
     if (w.learn <= 0) return;
-    if (const double ns = reduce_ns(w); ns > 0)
-      after = beside(s, data, ns, after, Part::data_comm, StepPhase::backward);
+    const double bytes = gradient_bytes(job_) * (w.learn - w.learn_experts),
+                 expert = gradient_bytes(job_) * w.learn_experts;
+    const TransferKind kind = job_.zero > 0 ? TransferKind::reduce_scatter : TransferKind::all_reduce;
+    after = collective(s, {kind, job_.zero > 0 ? Group::shard : Group::data, bytes}, after, StepPhase::backward);
+    after = collective(s, {kind, Group::expert_data, expert}, after, StepPhase::backward);
+    if (job_.zero > 0 && job_.shards() < job_.replicas())  // copies of the shard, in other groups
+      after = collective(s, {TransferKind::all_reduce, Group::copies, bytes / static_cast<double>(job_.shards())},
+                         after, StepPhase::backward);
     if (job_.offload != Offload::none)
-      beside(s, copy, copy_ns(gradient_bytes(job_) * w.learn / static_cast<double>(job_.shards())), after, Part::copies,
+      copied(s, gradient_bytes(job_) * w.learn / static_cast<double>(job_.shards()), after, TransferKind::to_host,
              StepPhase::backward);
   }
   // DeepSpeed's stage 2 and all of stage 3 keep only the shard of the gradients: reduced in every micro-batch.
@@ -196,16 +211,18 @@ class Writer {
 
   void begin(std::uint32_t s) {
     Stage& st = stages_[s];
-    st.start = node(s, host, NodeKind::host, kStepHostNs);
+    st.start = node(s, host, NodeKind::host, costs_.step_ns);
     close();
     st.last[host] = st.start;
+    act(ActKind::step, s, StepPhase::forward, costs_.step_ns);
     block(s, work_[s].clear, StepPhase::forward);
     if (job_.zero == 1 || job_.zero == 2) {
       if (!job_.overlap_parameters || job_.replicas() < 2) return;
       for (const Chunk& c : work_[s].chunks)
         for (const Bundle& b : c.bundles) {
-          const double ns = transfer(Pattern::gather_or_scatter, weight_bytes(job_) * b.weights.learn, Group::shard);
-          st.weights_ready.push_back(beside(s, data, ns, st.start, Part::data_comm, StepPhase::forward));
+          const TransferShape shape{TransferKind::all_gather, Group::shard, weight_bytes(job_) * b.weights.learn};
+          st.weights_ready.push_back(beside(s, transfer(Pattern::gather_or_scatter, shape.bytes, shape.group), st.start,
+                                            shape, StepPhase::forward));
         }
     }
   }
@@ -239,6 +256,7 @@ class Writer {
     if (job_.framework == Framework::deepspeed)
       visits = w.modules * (phase == StepPhase::backward && job_.recompute == Recompute::full ? 2 : 1);
     host_work(s, visits * estimating::kHookHostNs);
+    act(ActKind::hook, s, phase, visits * estimating::kHookHostNs);
     const NodeId limit =
         st.before.size() >= kGathersAhead ? st.before[st.before.size() - kGathersAhead] : st.last[host];
     if (const NodeId n = gather(s, w, limit, phase); n != limit) st.waits.push_back({n});
@@ -289,12 +307,14 @@ class Writer {
 
   // ---- between stages ----
 
-  Carried& carried(const Transfer& t, std::uint32_t stage) {
+  Carried& carried(const Transfer& t, std::uint32_t stage) { return carried_[name_of_carried(t, stage)]; }
+  std::uint32_t name_of_carried(const Transfer& t, std::uint32_t stage) const {
     const std::size_t sender = t.send ? stage : static_cast<std::size_t>(t.peer_stage);
     const auto chunks = static_cast<std::size_t>(schedule_.chunks),
                m = static_cast<std::size_t>(schedule_.micro_batches);
-    return carried_[((sender * 2 + (t.forward ? 1 : 0)) * chunks + static_cast<std::size_t>(t.chunk)) * m +
-                    static_cast<std::size_t>(t.micro_batch)];
+    return static_cast<std::uint32_t>(
+        ((sender * 2 + (t.forward ? 1 : 0)) * chunks + static_cast<std::size_t>(t.chunk)) * m +
+        static_cast<std::size_t>(t.micro_batch));
   }
   double p2p_ns() const {
     const double width = static_cast<double>(job_.model.hidden), each = bytes_of_activations(job_);
@@ -302,8 +322,8 @@ class Writer {
                     each * job_.tokens() * width / (job_.sequence_parallel ? static_cast<double>(job_.tp) : 1),
                     Group::pipeline);
   }
-  void exchange_piece(std::uint32_t s, NodeId from, NodeId to) {
-    out_.pieces.push_back({s, from, to, nullptr, Part::pipeline_comm, StepPhase::forward});
+  void exchange_piece(std::uint32_t s, NodeId from, NodeId to, bool sends = false) {
+    out_.pieces.push_back({s, from, to, nullptr, Part::pipeline_comm, StepPhase::forward, sends});
   }
 
   bool advance(std::uint32_t s) {
@@ -317,9 +337,12 @@ class Writer {
           Carried& c = carried(*input, s);
           if (c.sender == kNoNode) return false;
           arrive(s, c);
+          exchange_piece(static_cast<std::uint32_t>(input->peer_stage), c.sender, c.done, true);
+          act(ActKind::arrive, s, StepPhase::forward).carried = name_of_carried(*input, s);
         }
       }
-      host_work(s, kPassHostNs);
+      host_work(s, costs_.pass_ns);
+      act(ActKind::pass, s, phase_of(slot.pass), costs_.pass_ns);
       if (slot.pass == Pass::forward) forward(s, slot);
       if (slot.pass == Pass::backward) backward(s, slot, schedule_.kind != ScheduleKind::zero_bubble);
       if (slot.pass == Pass::weight) weight(s, slot);
@@ -327,6 +350,16 @@ class Writer {
       return true;
     }
     return exchange(s, slot);
+  }
+  static StepPhase phase_of(Pass p) {
+    return p == Pass::forward ? StepPhase::forward : p == Pass::backward ? StepPhase::backward : StepPhase::weight;
+  }
+  void post(std::uint32_t s, const Slot& slot) {
+    for (const Transfer& t : slot.transfers) {
+      (t.send ? carried(t, s).sender : carried(t, s).receiver) = at(stages_[s]);
+      Act& a = act(ActKind::post, s, StepPhase::forward, p2p_ns());
+      a.transfer = t, a.carried = name_of_carried(t, s), a.host_ns = issue_ns();
+    }
   }
   // What was sent beside the passes is waited for by the pass that needs it.
   void arrive(std::uint32_t s, Carried& c) {
@@ -339,20 +372,17 @@ class Writer {
     exchange_piece(s, c.receiver, c.done);
   }
   // Sends and receives are issued one by one, each like a collective.
-  double issue_ns(const Slot& slot) const {
-    return static_cast<double>(slot.transfers.size()) * estimating::kCollectiveHost *
-           (costs_.launch_ns + costs_.operator_ns);
-  }
+  double issue_ns() const { return estimating::kCollectiveHost * (costs_.launch_ns + costs_.operator_ns); }
   bool exchange(std::uint32_t s, const Slot& slot) {
     Stage& st = stages_[s];
-    if (!st.arrived) host_work(s, issue_ns(slot));
+    if (!st.arrived) host_work(s, static_cast<double>(slot.transfers.size()) * issue_ns());
     if (schedule_.overlap) {
-      for (const Transfer& t : slot.transfers) (t.send ? carried(t, s).sender : carried(t, s).receiver) = at(st);
+      post(s, slot);
       ++st.slot;
       return true;
     }
     if (!st.arrived) {
-      for (const Transfer& t : slot.transfers) (t.send ? carried(t, s).sender : carried(t, s).receiver) = at(st);
+      post(s, slot);
       st.arrived = true;
     }
     for (const Transfer& t : slot.transfers) {
@@ -371,9 +401,11 @@ class Writer {
       st.waits.push_back({c.done});
       exchange_piece(s, here, c.done);
     }
+    act(ActKind::settle, s, StepPhase::forward);
     // Megatron-LM's batch_p2p_sync: the host waits for the device after each batch of sends and receives.
     if (job_.framework == Framework::megatron) {
-      const NodeId n = node(s, host, NodeKind::host, 20 * kMicro);
+      act(ActKind::drain, s, StepPhase::forward, kSyncHostNs);
+      const NodeId n = node(s, host, NodeKind::host, kSyncHostNs);
       edge(st.last[host], EdgeKind::thread);
       for (const Wait& w : st.waits) edge(w.node, EdgeKind::sync);
       edge(st.last[compute], EdgeKind::sync);
@@ -390,7 +422,10 @@ class Writer {
 
   void finish() {
     const auto n = static_cast<std::uint32_t>(stages_.size());
-    for (std::uint32_t s = 0; s < n; ++s) finish_gradients(s);
+    for (std::uint32_t s = 0; s < n; ++s) {
+      act(ActKind::passes_end, s, StepPhase::optimizer);
+      finish_gradients(s);
+    }
     if (n > 1 && job_.model.tied_embeddings && job_.trains_tables()) tie();
     std::vector<NodeId> norms;
     for (std::uint32_t s = 0; s < n; ++s) {
@@ -399,12 +434,16 @@ class Writer {
     }
     NodeId agreed = kNoNode;  // the norm of all gradients, which every host reads
     if (n > 1 || job_.tp > 1 || job_.zero > 0) {
-      agreed = node(0, pipeline, NodeKind::comm, 30 * kMicro);
+      agreed = node(0, pipeline, NodeKind::comm, kNormNs);
       for (const NodeId m : norms) edge(m, EdgeKind::collective);
       close();
+      const Part part = n > 1 ? Part::pipeline_comm : job_.zero > 0 ? Part::data_comm : Part::tensor_comm;
+      for (std::uint32_t s = 0; s < n; ++s)
+        out_.pieces.push_back({s, norms[s], agreed, nullptr, part, StepPhase::optimizer});
     }
     for (std::uint32_t s = 0; s < n; ++s) {
-      host_work(s, 20 * kMicro, agreed != kNoNode ? agreed : at(stages_[s]));
+      host_work(s, kSyncHostNs, agreed != kNoNode ? agreed : at(stages_[s]));
+      act(ActKind::norm, s, StepPhase::optimizer, agreed != kNoNode ? kNormNs : 0);
       update(s);
     }
     for (std::uint32_t s = 0; s < n; ++s) {
@@ -435,13 +474,15 @@ class Writer {
     const double bytes =
         gradient_bytes(job_) * static_cast<double>(job_.model.vocab * job_.model.hidden) / static_cast<double>(job_.tp);
     const NodeId a = at(stages_[0]), b = at(stages_[last]);
-    const NodeId n = node(0, pipeline, NodeKind::comm, transfer(Pattern::all_reduce, bytes, Group::pipeline));
+    const double ns = transfer(Pattern::all_reduce, bytes, Group::pipeline);
+    const NodeId n = node(0, pipeline, NodeKind::comm, ns);
     edge(a, EdgeKind::collective);
     edge(b, EdgeKind::collective);
     close();
     for (const std::uint32_t s : {0u, last}) {
       stages_[s].waits.push_back({n});
       exchange_piece(s, at(stages_[s]), n);
+      act(ActKind::tie, s, StepPhase::optimizer, ns).shape = {TransferKind::all_reduce, Group::pipeline, bytes};
     }
   }
   void update(std::uint32_t s) {
@@ -453,9 +494,11 @@ class Writer {
           job_.platform.host.memory_gb_per_s / static_cast<double>(std::min(job_.platform.gpus_per_node, job_.world()));
       // With all in two bytes fewer of them are moved.
       const double bytes = master_weights(job_) ? 1 : bytes_of_activations(job_) * 7 / 30;
-      host_work(s, bytes * host_adam(learn, share).ns, stages_[s].last[copy]);
+      const double ns = bytes * host_adam(learn, share).ns;
+      const NodeId n = host_work(s, ns, stages_[s].last[copy]);
+      act(ActKind::host_update, s, StepPhase::optimizer, ns).node = n;
       if (job_.offload == Offload::optimizer)  // while the update goes on, but for its last tile
-        beside(s, copy, copy_ns(2 * learn) / 8, stages_[s].last[host], Part::copies, StepPhase::optimizer);
+        copied(s, 2 * learn, n, TransferKind::to_device, StepPhase::optimizer, 1.0 / 8);
     } else {
       if (!job_.optimizer_in_backward) paged(s, w.learn);
       block(s, work_[s].optimizer, StepPhase::optimizer);
@@ -463,8 +506,8 @@ class Writer {
     if ((job_.zero == 1 || job_.zero == 2) && job_.replicas() > 1 && !job_.overlap_parameters) {
       const double bytes = weight_bytes(job_) * w.learn;
       const NodeId after = job_.offload != Offload::none ? stages_[s].last[copy] : at(stages_[s]);
-      beside(s, data, transfer(Pattern::gather_or_scatter, bytes, Group::shard), after, Part::data_comm,
-             StepPhase::optimizer);
+      beside(s, transfer(Pattern::gather_or_scatter, bytes, Group::shard), after,
+             {TransferKind::all_gather, Group::shard, bytes}, StepPhase::optimizer);
     }
   }
 

@@ -109,7 +109,7 @@ std::string_view send_receive_name(bool old) {
 }
 
 Event collective(const CommContext& c, HostThread& t, Communicator& group, Collective kind, std::int64_t elements,
-                 Dtype dtype) {
+                 Dtype dtype, const Given* given) {
   Recorder& rec = c.rec;
   const CollectiveNames names = names_of(kind, dtype, c.old_nccl);
   const std::string dims = fmt::format("[[{}]]", elements);
@@ -129,7 +129,10 @@ Event collective(const CommContext& c, HostThread& t, Communicator& group, Colle
   const std::uint32_t comm = add_comm(c, &group, row);
   rec.set_comm(params, comm);
   rec.set_shapes(params, dims, types);
-  rec.wait(t, group.stream, rec.record(t, c.compute));
+  if (given == nullptr || given->after == nullptr)
+    rec.wait(t, group.stream, rec.record(t, c.compute));
+  else if (!given->after->tasks.empty())
+    rec.wait(t, group.stream, *given->after);
 
   const OpId range = rec.open(t, OpKind::user_annotation, names.range, 1'100);
   rec.set_shapes(range, dims, types);
@@ -143,7 +146,7 @@ Event collective(const CommContext& c, HostThread& t, Communicator& group, Colle
   const Ns nominal = kind == Collective::all_to_all
                          ? all_to_all_time(c.gpu, elements * size_of(dtype), group.size(), group.in_server)
                          : all_reduce_time(c.gpu, bytes, group.size(), group.one_node, group.rails);
-  task.duration = vary_transfer(c, task.key, nominal);
+  task.duration = given != nullptr ? given->duration : vary_transfer(c, task.key, nominal);
   task.blocks = static_cast<std::uint32_t>(std::clamp<std::int64_t>(elements / 65'536, 1, 24));
   task.threads = 544;
   task.registers = 96;
@@ -166,6 +169,10 @@ void wait_for_result(const CommContext& c, HostThread& t, const Event& done) {
 
 bool on_one_node(const CommContext& c, const Communicator& group, const Exchange& x) {
   return c.own_node < 0 ? group.one_node : x.peer / c.gpus_per_node == c.own_node;
+}
+Ns exchange_time(const CommContext& c, const Communicator& group, const Exchange& x) {
+  if (x.duration > 0) return x.duration;
+  return vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), on_one_node(c, group, x)));
 }
 
 Event send_receive(const CommContext& c, HostThread& t, Communicator& group, const Exchange& x) {
@@ -195,8 +202,7 @@ Event send_receive(const CommContext& c, HostThread& t, Communicator& group, con
   task.name = send_receive_name(c.old_nccl);
   task.meets = true;
   task.key = x.key;
-  task.duration =
-      vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), on_one_node(c, group, x)));
+  task.duration = exchange_time(c, group, x);
   task.blocks = 4;
   task.threads = 544;
   task.registers = 96;
@@ -225,8 +231,7 @@ Event send_or_receive(const CommContext& c, HostThread& t, Communicator& group, 
   task.name = send_receive_name(c.old_nccl);
   task.meets = true;
   task.key = x.key;
-  task.duration =
-      vary_transfer(c, x.key, send_receive_time(c.gpu, x.elements * size_of(Dtype::bf16), on_one_node(c, group, x)));
+  task.duration = exchange_time(c, group, x);
   task.blocks = 4;
   task.threads = 544;
   task.registers = 96;

@@ -39,10 +39,15 @@ enum class Dtype { bf16, f32, i64 };
 inline std::int64_t size_of(Dtype d) { return d == Dtype::bf16 ? 2 : d == Dtype::f32 ? 4 : 8; }
 
 enum class Collective { all_reduce, reduce_scatter, all_gather, broadcast, barrier, all_to_all };
+// Times that are known, and what the transfer waits for: nullptr = what the compute stream has.
+struct Given {
+  Ns duration = 0;
+  const Event* after = nullptr;
+};
 // Starts the collective over `elements`, the larger of its input and output; wait_for_result() makes the compute stream
 // wait for it.
 Event collective(const CommContext& c, HostThread& t, Communicator& group, Collective kind, std::int64_t elements,
-                 Dtype dtype);
+                 Dtype dtype, const Given* given = nullptr);
 inline Event all_reduce(const CommContext& c, HostThread& t, Communicator& group, std::int64_t elements, Dtype dtype) {
   return collective(c, t, group, Collective::all_reduce, elements, dtype);
 }
@@ -55,6 +60,7 @@ struct Exchange {
   bool send = false, receive = false;
   std::int64_t elements = 0;
   GraphDraft::MeetingKey key{};
+  Ns duration = 0;  // 0: as the GPU's links give it
 };
 Event send_receive(const CommContext& c, HostThread& t, Communicator& group, const Exchange& x);
 // One send or one receive as a kernel of its own, which carries its arguments.

@@ -156,9 +156,9 @@ TaskRef Recorder::enqueue(HostThread& t, std::uint32_t stream, const TaskSpec& t
   const NodeKind kind = node_kind(task);
   const NodeId first = draft_.add(kind, row_, raw(s.lane), task.meets ? 0 : time, op, task.meets);
   NodeId last = first;
-  draft_.link(begin_node_[raw(call)], first, EdgeKind::launch, lag(kLaunchLag));
-  if (!s.tasks.empty()) draft_.link(s.tasks.back().node, first, EdgeKind::stream, lag(kStreamLag));
-  for (const TaskRef& w : s.waiting) draft_.link(w.node, first, EdgeKind::event, lag(kEventLag));
+  draft_.link(begin_node_[raw(call)], first, EdgeKind::launch, lag(lags_.launch));
+  if (!s.tasks.empty()) draft_.link(s.tasks.back().node, first, EdgeKind::stream, lag(lags_.stream));
+  for (const TaskRef& w : s.waiting) draft_.link(w.node, first, EdgeKind::event, lag(lags_.event));
   for (const std::uint32_t row : s.open_waits) truth_.event_edges[row].to_task = correlation;
   s.waiting.clear();
   s.open_waits.clear();
@@ -209,7 +209,7 @@ void Recorder::wait_for(NodeId end, OpId call, const std::vector<TaskRef>& tasks
   TrueSync sync;
   sync.call = trace_.ops.corr[raw(call)];
   for (const TaskRef& w : tasks) {
-    draft_.link(w.node, end, EdgeKind::sync, lag(kSyncLag));
+    draft_.link(w.node, end, EdgeKind::sync, lag(lags_.sync));
     sync.tasks.push_back(w.correlation);
   }
   truth_.syncs.push_back(std::move(sync));
@@ -297,6 +297,27 @@ void Recorder::synchronize_device(HostThread& t) {
     for (const TaskRef& w : work_of(s)) work.push_back(w);
   wait_for(end_call(t, call, kSyncCall), call, work);
   if (job_.cuda_sync) add_sync_row(SyncKind::context_sync, "Context Sync", call, -1, nullptr);
+}
+
+Ns Recorder::host_since(std::uint32_t mark) const {
+  Ns sum = 0;
+  for (std::uint32_t i = mark; i < draft_.size(); ++i)
+    if (draft_.kind[i] == NodeKind::host && draft_.rank[i] == row_) sum += draft_.duration[i];
+  return sum;
+}
+
+void Recorder::scale_host_since(std::uint32_t mark, Ns total) {
+  const Ns before = host_since(mark);
+  if (before <= 0) return;
+  Ns done = 0, scaled = 0;  // of the sum, so that rounding does not add up
+  for (std::uint32_t i = mark; i < draft_.size(); ++i) {
+    if (draft_.kind[i] != NodeKind::host || draft_.rank[i] != row_) continue;
+    done += draft_.duration[i];
+    const Ns reach =
+        static_cast<Ns>(static_cast<double>(done) / static_cast<double>(before) * static_cast<double>(total));
+    draft_.duration[i] = reach - scaled;
+    scaled = reach;
+  }
 }
 
 OpId Recorder::kernel_op(HostThread& t, std::string_view op, std::uint32_t stream, const TaskSpec& kernel,

@@ -15,6 +15,9 @@ inline constexpr Ns kOpLead = 2'700, kOpTail = 1'900, kPythonLead = 8'500, kPyth
 inline constexpr Ns kLaunchCall = 5'200, kCopyCall = 6'800, kEventCall = 1'050, kWaitCall = 1'300, kSyncCall = 2'400;
 // Lags of the device, ns.
 inline constexpr Ns kLaunchLag = 5'600, kStreamLag = 1'150, kEventLag = 1'500, kSyncLag = 1'700;
+struct Lags {
+  Ns launch = kLaunchLag, stream = kStreamLag, event = kEventLag, sync = kSyncLag;
+};
 inline constexpr Ns kWakeLag = 24'000, kWakeBackLag = 17'000;
 
 struct TaskRef {
@@ -63,6 +66,8 @@ class Recorder {
  public:
   Recorder(const SyntheticJob& job, std::int64_t rank, GraphDraft& draft);
 
+  void set_lags(const Lags& lags) { lags_ = lags; }
+
   HostThread add_thread(std::int64_t tid, std::string_view name);
   std::uint32_t add_stream(std::int64_t number);
 
@@ -79,6 +84,11 @@ class Recorder {
   void wait(HostThread& t, std::uint32_t stream, const Event& event);
   void synchronize_stream(HostThread& t, std::uint32_t stream);
   void synchronize_device(HostThread& t);
+
+  // What the host did since mark(), all of its threads together; and the same work in `total` instead, in proportion.
+  std::uint32_t mark() const { return draft_.size(); }
+  Ns host_since(std::uint32_t mark) const;
+  void scale_host_since(std::uint32_t mark, Ns total);
 
   // An operator that launches one kernel on `stream`.
   OpId kernel_op(HostThread& t, std::string_view op, std::uint32_t stream, const TaskSpec& kernel,
@@ -145,6 +155,7 @@ class Recorder {
   std::int64_t device_;
   Noise host_noise_, lag_noise_, kernel_noise_;
   std::int64_t host_sigma_, lag_sigma_, kernel_sigma_, host_ppm_;
+  Lags lags_;
   RankTrace trace_;
   TrueRank truth_;
   std::vector<Stream> streams_;

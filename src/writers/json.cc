@@ -98,6 +98,10 @@ std::string to_json(const Document& document) {
       Json object = Json::object();
       add_row(object, s.table.columns, rows.empty() ? nullptr : &rows[0]);
       set_nested(out, s.key, std::move(object));
+    } else if (s.values) {
+      Json list = Json::array();
+      for (const auto& row : rows) list.push_back(std::visit(CellToJson{}, row.front()));
+      set_nested(out, s.key, std::move(list));
     } else {
       Json list = Json::array();
       for (const auto& row : rows) {

@@ -1,0 +1,21 @@
+#include "reports/calibration.h"
+
+namespace orrery {
+
+Section calibration_section(const std::vector<CalibratedFact>& facts) {
+  Section s{.key = "calibration", .title = "Facts replaced by the traces", .table = {}};
+  s.table.columns = {{.key = "fact"},
+                     {.key = "unit"},
+                     {.key = "before", .digits = 2},
+                     {.key = "after", .digits = 2},
+                     {.key = "change_pct", .title = "change %", .digits = 1},
+                     {.key = "events"}};
+  for (const CalibratedFact& f : facts) {
+    std::vector<Cell>& row = s.table.rows.emplace_back();
+    row = {f.fact, f.unit, f.before, f.after, std::monostate{}, static_cast<std::int64_t>(f.events)};
+    if (f.before > 0) row[4] = 100 * (f.after / f.before - 1);
+  }
+  return s;
+}
+
+}  // namespace orrery
