@@ -35,6 +35,8 @@ Result<int> run_plan(const Args& given) {
   space.vary_schedule = !args.has("--schedule");
   args.options.erase("--gpus");
   args.options.erase("--global-batch-size");
+  if (args.has("--num-microbatches"))
+    return fail("follow from the batch of a candidate", "--num-microbatches", "give --global-batch-size");
   if (args.has("--dp")) return fail("follows from --gpus and the rest", "--dp", "leave it out");
   const auto described = described_job(args, finetune);
   if (!described) return tl::unexpected(described.error());

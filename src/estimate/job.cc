@@ -135,6 +135,17 @@ Status check(const EstimateJob& job) {
   if (const auto ok = divides(m.heads, job.tp, "attention heads", "--tp"); !ok) return ok;
   if (m.ffn > 0)
     if (const auto ok = divides(m.ffn, job.tp, "columns of the feed-forward layers", "--tp"); !ok) return ok;
+  constexpr std::int64_t kMostStages = 256, kMostPasses = 262'144;  // of a filled pipeline: stages squared, by chunks
+  if (job.pp > kMostStages)
+    return fail(fmt::format("{} stages are more than are simulated", job.pp), "--pp",
+                fmt::format("at most {}", kMostStages));
+  if (job.pp * job.pp * job.chunks > kMostPasses)
+    return fail(fmt::format("{} stages of {} chunks are more than are simulated", job.pp, job.chunks), "--schedule",
+                "fewer chunks");
+  if (m.experts > 0 && m.expert_ffn <= 0) return fail("experts without their width", "--shape", "add expert-ffn=N");
+  if (m.experts > 0 && m.experts_per_token <= 0)
+    return fail("experts, and none of them for a token", "--shape", "add experts-per-token=N");
+  if (m.layers > 10'000) return fail(fmt::format("{} layers are more than 10000", m.layers), "--shape");
   if (m.experts > 0 && job.tp > 1 && !job.sequence_parallel)
     return fail("experts beside tensor parallelism need the tokens split", "--sequence-parallel",
                 "add --sequence-parallel on");

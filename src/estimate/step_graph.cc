@@ -240,7 +240,7 @@ class Writer {
       if (gathers()) gathered(s, c.bundles[k].weights, StepPhase::forward);
       block(s, c.bundles[k].forward, StepPhase::forward);
       if (job_.offload_activations)
-        beside(s, copy, copy_ns(kept_bytes(s, chunk)), st.last[compute], Part::copies, StepPhase::forward);
+        copied(s, kept_bytes(s, chunk), st.last[compute], TransferKind::to_host, StepPhase::forward);
     }
   }
   // Of one bundle's activations: a layer's input where it is recomputed, else what all of its operators keep.
@@ -275,7 +275,7 @@ class Writer {
       if (job_.offload_activations) {  // ahead of the layer that needs it, behind the one before
         const auto chunk = static_cast<std::size_t>(slot.chunk);
         stages_[s].waits.push_back(
-            {beside(s, copy, copy_ns(kept_bytes(s, chunk)), stages_[s].ahead, Part::copies, StepPhase::backward)});
+            {copied(s, kept_bytes(s, chunk), stages_[s].ahead, TransferKind::to_device, StepPhase::backward)});
         stages_[s].ahead = stages_[s].last[compute];
       }
       block(s, b.backward, StepPhase::backward);
@@ -291,8 +291,8 @@ class Writer {
   // (bitsandbytes' prefetch_state is called by the update), while others go on links that do both at once.
   void paged(std::uint32_t s, double learn) {
     if (paged_ <= 0 || learn <= 0) return;
-    const NodeId come = beside(s, copy, copy_ns(paged_ * learn / std::max(1.0, work_[s].weights.learn)),
-                               stages_[s].last[compute], Part::copies, StepPhase::optimizer);
+    const NodeId come = copied(s, paged_ * learn / std::max(1.0, work_[s].weights.learn), stages_[s].last[compute],
+                               TransferKind::to_device, StepPhase::optimizer);
     stages_[s].waits.push_back({come});
   }
   void weight(std::uint32_t s, const Slot& slot) {

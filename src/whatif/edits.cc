@@ -1,33 +1,35 @@
 #include "whatif/edits.h"
 
+#include <re2/re2.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <regex>
+#include <memory>
 
 namespace orrery {
 namespace {
 
 std::string quoted(const Edit& e) { return e.value.empty() ? e.name : e.name + " " + e.value; }
 
-Result<std::regex> pattern(const std::string& text, const Edit& e) {
+// RE2: time grows with the pattern and the name alone, whatever the pattern; it needs no stack.
+using Pattern = std::shared_ptr<const re2::RE2>;
+
+Result<Pattern> pattern(const std::string& text, const Edit& e) {
   if (text.empty())
     return fail("an empty pattern", quoted(e), e.name == "--fuse" ? "REGEX1,REGEX2" : "REGEX=FACTORx, as in gemm=0.5x");
-  try {
-    return std::regex(text, std::regex::ECMAScript | std::regex::optimize);
-  } catch (const std::regex_error& error) {
-    return fail("not a regular expression: " + text, quoted(e), error.what());
-  }
+  constexpr std::size_t kShown = 200;
+  auto re = std::make_shared<const re2::RE2>(text, re2::RE2::Quiet);
+  if (!re->ok())
+    return fail("not a regular expression: " + text.substr(0, kShown), e.name, re->error().substr(0, kShown));
+  return re;
 }
-
-// std::regex goes as deep as a name is long: of longer ones the stack would not be enough.
-constexpr std::size_t kLookedAt = 4096;
 
 // Of each trace and name: whether `re` is found in it. Kernel names are many times fewer than kernels.
 class Chosen {
  public:
-  Chosen(const TraceSet& traces, const std::regex& re) : traces_(traces), re_(re), asked_(traces.ranks.size()) {
+  Chosen(const TraceSet& traces, Pattern re) : traces_(traces), re_(std::move(re)), asked_(traces.ranks.size()) {
     for (std::size_t t = 0; t < asked_.size(); ++t) asked_[t].assign(traces.ranks[t].strings.size(), 0);
   }
   bool operator()(const ExecGraph& g, std::uint32_t n) {
@@ -35,15 +37,15 @@ class Chosen {
     const std::uint32_t t = g.ranks[g.rank[n]].trace;
     std::uint8_t& answer = asked_[t][raw(traces_.ranks[t].ops.name[raw(g.source[n])])];
     if (answer == 0) {
-      const std::string_view name = traces_.ranks[t].name_of(g.source[n]).substr(0, kLookedAt);
-      answer = std::regex_search(name.begin(), name.end(), re_) ? 2 : 1;
+      const std::string_view name = traces_.ranks[t].name_of(g.source[n]);
+      answer = re2::RE2::PartialMatch(re2::StringPiece(name.data(), name.size()), *re_) ? 2 : 1;
     }
     return answer == 2;
   }
 
  private:
   const TraceSet& traces_;
-  const std::regex& re_;
+  Pattern re_;
   std::vector<std::vector<std::uint8_t>> asked_;
 };
 
