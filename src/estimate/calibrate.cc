@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/median.h"
+#include "estimate/operation_writer.h"
 #include "estimate/stages.h"
 #include "estimate/step_graph.h"
 #include "whatif/operators.h"
@@ -85,10 +86,10 @@ double host_of(const std::vector<Operation>& list) {
 struct Measured {
   Times layer{}, events{};
   double forward_layers = 0, backward_layers = 0;
-  double host = 0, host_events = 0;                    // of layers
-  double pass_host = 0, pass_events = 0;               // of passes, but for their layers
-  double passes = 0, exchanges = 0, first_passes = 0;  // first_passes: forward, of the first stage
-  double step_host = 0, step_events = 0;               // before the passes
+  double host = 0, host_events = 0;                                   // of layers
+  double pass_host = 0, pass_events = 0;                              // of passes, but for their layers
+  double passes = 0, exchanges = 0, transfers = 0, first_passes = 0;  // first_passes: forward, of the first stage
+  double step_host = 0, step_events = 0;                              // before the passes
   double loss = 0, loss_events = 0, loss_passes = 0;
   double update = 0, update_events = 0, update_steps = 0;
 };
@@ -110,7 +111,12 @@ Measured measure(const TraceSet& traces, const GraphBuild& build, const JobModel
     m.update_steps += steps;
     const double of_rank = static_cast<double>(steps * layout.num_microbatches);
     m.passes += 2 * of_rank * static_cast<double>(learned.base.chunks);
-    if (layout.stage_of(g.ranks[r].rank) == 0) m.first_passes += of_rank;
+    const std::int64_t stage = layout.stage_of(g.ranks[r].rank);
+    if (stage == 0) m.first_passes += of_rank;
+    // of a micro-batch, both ways; the ends of the model have one neighbour
+    const bool chunks = learned.base.chunks > 1;
+    const double neighbours = layout.pp == 1 ? 0 : chunks || (stage > 0 && stage < layout.pp - 1) ? 2 : 1;
+    m.transfers += 2 * neighbours * of_rank * static_cast<double>(learned.base.chunks);
     if (layout.stage_of(g.ranks[r].rank) == layout.pp - 1) m.loss_passes += of_rank;
   }
   for (std::uint32_t n = 0; n < g.size(); ++n) {
@@ -224,6 +230,7 @@ class Calibrator {
     const LayerWork embedding = embedding_work(traced_job, costs), head = head_work(traced_job, costs);
     const double known = m.first_passes * (host_of(embedding.forward) + host_of(embedding.backward)) +
                          m.loss_passes * (host_of(head.forward) + host_of(head.backward)) +
+                         m.transfers * estimating::kCollectiveHost * (costs.launch_ns + costs.operator_ns) +
                          m.exchanges * (traced_job.framework == Framework::megatron ? kSyncHostNs : 0);
     if (m.passes > 0 && m.pass_host > 0) {
       const double before = costs.pass_ns;

@@ -200,8 +200,9 @@ void StageRecorder::end_pass() {
 
 void StageRecorder::chain(const Act& a) {
   const StageWork& work = step_.stages[stage_];
-  const bool of_step = a.block == &work.clear || a.block == &work.norm || a.block == &work.optimizer;
-  if (a.phase == StepPhase::optimizer) end_pass();
+  const bool in_backward = updates_in_backward(a.block);
+  const bool of_step = in_backward || a.block == &work.clear || a.block == &work.norm || a.block == &work.optimizer;
+  if (a.phase == StepPhase::optimizer && !in_backward) end_pass();
   wait_before(a.node);
   if (of_step) {
     whole(a);
@@ -235,6 +236,13 @@ void StageRecorder::chain(const Act& a) {
   const std::uint32_t mark = rec_.mark();
   done_[raw(a.tail)] = rec_.record(*thread_, compute_);
   owed_ += static_cast<double>(rec_.host_since(mark));
+}
+
+bool StageRecorder::updates_in_backward(const Block* block) const {
+  for (const Chunk& c : step_.stages[stage_].chunks)
+    for (const Bundle& b : c.bundles)
+      if (block == &b.update) return true;
+  return false;
 }
 
 // The compute stream waits for what ran beside it.
@@ -443,7 +451,7 @@ OpId StageRecorder::shaped(const Operation& o, OpId op, bool backward) {
 void StageRecorder::whole(const Act& a) {
   const StageWork& work = step_.stages[stage_];
   const OperatorNames zero = names_of(Part::gradients), update = names_of(Part::optimizer);
-  const bool clears = a.block == &work.clear, updates = a.block == &work.optimizer;
+  const bool clears = a.block == &work.clear, updates = a.block == &work.optimizer || updates_in_backward(a.block);
   const std::string_view name = clears    ? zero.op
                                 : updates ? "Optimizer.step#FusedAdam.step"
                                           : "aten::linalg_vector_norm";

@@ -53,6 +53,7 @@ class StageRecorder {
   void begin_pass(const Act& a);
   void end_pass();
   void chain(const Act& a);
+  bool updates_in_backward(const Block* block) const;
   void wait_before(NodeId node);
   void bundle(const Bundle& b, StepPhase phase);
   void layer(std::int64_t l, StepPhase phase);
@@ -94,7 +95,6 @@ class StageRecorder {
   std::vector<std::vector<Tape>> tapes_;  // by chunk, of micro-batches whose backward pass is to come
   Tape tape_;                             // of the pass that runs
   std::optional<std::size_t> chunk_;      // ... and its chunk, once known
-  bool tape_taken_ = false;
 };
 
 }  // namespace orrery::synth
