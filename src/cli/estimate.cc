@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "cli/calibrate.h"
@@ -114,6 +115,24 @@ Result<int> list_facts(const Args& args, const RunOptions& options) {
   return emit(d, options);
 }
 
+bool among(const std::vector<OptionSpec>& options, std::string_view name) {
+  return std::any_of(options.begin(), options.end(), [&](const OptionSpec& o) { return o.name == name; });
+}
+
+// Options of the other kinds of estimate are no options of this one.
+Status fits_kind(const Args& args, const std::string& what) {
+  constexpr std::string_view kOfOps[] = {"--model",     "--platform", "--facts",         "--precision",
+                                         "--attention", "--gpus",     "--gpus-per-node", "--csv",
+                                         "--json",      "--quiet",    "--threads",       "--calibrate"};
+  for (const auto& [name, values] : args.options) {
+    const bool of_ops = std::find(std::begin(kOfOps), std::end(kOfOps), name) != std::end(kOfOps);
+    const bool fits = what == "ops" ? of_ops || among(ops_options(), name)
+                                    : !among(ops_options(), name) || among(job_options(), name);
+    if (!fits) return fail("is not an option of estimate " + what, name, "leave it out");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<int> run_estimate(const Args& args) {
@@ -121,9 +140,11 @@ Result<int> run_estimate(const Args& args) {
   if (!options) return tl::unexpected(options.error());
   if (args.value("--model") == "list" || args.value("--platform") == "list") return list_facts(args, *options);
   const std::string& what = args.positional.front();
-  if (what == "train" || what == "finetune") return train(args, *options, what == "finetune");
+  if (what == "train" || what == "finetune" || what == "ops")
+    if (const auto ok = fits_kind(args, what); !ok) return tl::unexpected(ok.error());
   if (what == "ops" && args.has("--calibrate"))
     return fail("calibrates train and finetune", "--calibrate", "leave it out: the laws' own numbers are answered");
+  if (what == "train" || what == "finetune") return train(args, *options, what == "finetune");
   if (what == "ops") return run_estimate_ops(args, *options);
   return fail("not known: " + what, "estimate", "train, finetune or ops");
 }
