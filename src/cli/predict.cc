@@ -321,6 +321,10 @@ Result<int> run_predict(const Args& given) {
   if (job) report.shape = &job->base, report.new_shape = &next, report.capacity_gib = job->capacity_gib;
   if (rebuilt) report.new_traces = &rebuilt->traces;
   if (sized) report.memory = &memory;
+  if (space && !found.candidates.empty() &&
+      std::none_of(found.candidates.begin(), found.candidates.end(),
+                   [](const Candidate& c) { return c.why_not.empty(); }))
+    return fail("none of the layouts can be put together: " + found.candidates.front().why_not, "--search");
   if (space) report.search = &found;
   Section stragglers;
   if (args.has("--without-stragglers")) {
