@@ -150,6 +150,30 @@ Section for_people(const Section& wide) {
   return s;
 }
 
+// What the answer stands on beside the laws, the weightiest first.
+std::vector<std::string> carried_by(const EstimateJob& job, const Estimate& e) {
+  std::vector<std::string> a;
+  const HostFacts& host = job.platform.host;
+  if (e.binds == Binds::host || host.name.empty())
+    a.push_back(fmt::format("host: {} us a launch, {} us an eager operator{}", host.launch_us, host.operator_us,
+                            host.name.empty() ? "; its make is not known" : " (" + host.name + ")"));
+  if (architecture_of(job.platform.gpu) == Architecture::hopper)
+    a.push_back("products keep 0.87 of their rate in short runs: the power limit, assumed from A100");
+  if (job.model.experts > 0) a.push_back("tokens are spread evenly over the experts");
+  if (job.world() > 1) a.push_back("ranks of a stage are alike; hosts go at the pace of the slowest of a server");
+  if (job.world() > job.platform.gpus_per_node)
+    a.push_back(fmt::format("network: {} GB/s a GPU each way, nobody else on it", job.platform.nic_gb_per_s));
+  if (job.offload != Offload::none)
+    a.push_back(
+        fmt::format("host memory: {} GB/s, PCIe {} GB/s a GPU", host.memory_gb_per_s, job.platform.pcie_gb_per_s));
+  if (job.attention == AttentionKind::flash && !job.attention_kernel)
+    a.push_back("attention: the kernel that the framework takes on such a GPU (--attention names another)");
+  if (job.platform.gpu.sure.find("remembered") != std::string::npos ||
+      job.platform.gpu.sure.find("inferred") != std::string::npos)
+    a.push_back(fmt::format("facts of {}: {}", job.platform.gpu.name, job.platform.gpu.sure));
+  return a;
+}
+
 }  // namespace
 
 Document estimate_document(const EstimateJob& job, const Estimate& e, const std::vector<ScalingPoint>& scaling,
@@ -177,6 +201,7 @@ Document estimate_document(const EstimateJob& job, const Estimate& e, const std:
   Section a{.key = "assumptions", .title = "What carries it", .table = {}};
   a.table.columns = {{.key = "assumption"}};
   for (const std::string& text : assumptions) a.table.rows.push_back({text});
+  for (std::string& text : carried_by(job, e)) a.table.rows.push_back({std::move(text)});
   d.sections.push_back(std::move(a));
   return d;
 }
