@@ -8,6 +8,7 @@
 #include <set>
 
 #include "job_builder.h"
+#include "made_job.h"
 #include "synthesis/synthetic_job.h"
 #include "whatif/job_model.h"
 #include "whatif/search.h"
@@ -17,6 +18,8 @@ namespace orrery {
 namespace {
 
 using testing::Joined;
+using testing::run_of;
+using testing::truth_ms;
 
 SyntheticJob small() {
   SyntheticJob job;  // tp 2, pp 2, dp 2
@@ -28,22 +31,6 @@ SyntheticJob small() {
   job.steps = 1;
   job.noise = 0;
   return job;
-}
-
-SyntheticRun run_of(const SyntheticJob& job) {
-  auto run = run_job(job);
-  EXPECT_TRUE(run.has_value()) << run.error().line();
-  return std::move(*run);
-}
-
-double truth_ms(const SyntheticJob& job) {
-  const SyntheticRun run = run_of(job);
-  std::map<std::int64_t, Ns> longest;
-  for (const TrueRank& rank : run.truth)
-    for (const TrueStep& s : rank.steps) longest[s.number] = std::max(longest[s.number], s.duration);
-  double sum = 0;
-  for (const auto& [number, t] : longest) sum += static_cast<double>(t);
-  return sum / static_cast<double>(longest.size()) / 1e6;
 }
 
 struct Traced {

@@ -86,7 +86,7 @@ double alone(std::vector<Interval> intervals, std::vector<Interval> others) {
   return sum;
 }
 
-Observed observe(const EstimateJob& job, const StepGraph& step, const Replay& run) {
+Observed observe(const StepGraph& step, const Replay& run) {
   const ExecGraph& g = step.graph;
   const std::size_t stages = g.ranks.size();
   Observed o;
@@ -131,7 +131,6 @@ Observed observe(const EstimateJob& job, const StepGraph& step, const Replay& ru
   }
   for (double* c : {&o.classes.exposed_compute, &o.classes.overlapped, &o.classes.exposed_comm, &o.classes.other})
     *c /= n;
-  (void)job;
   return o;
 }
 
@@ -226,7 +225,7 @@ Estimate estimate(const EstimateJob& job, const JobCosts& costs, const std::vect
     if (!write_step(job, costs, stages, micro_batches, scratch.step)) return Observed{};
     replay(scratch.step.graph, scratch.replay);
     e.nodes += scratch.step.graph.size();
-    return observe(job, scratch.step, scratch.replay);
+    return observe(scratch.step, scratch.replay);
   };
   // Interleaved: multiples of the stages.
   const std::int64_t full = job.chunks > 1 ? 2 * job.pp : job.pp + 2, more = job.chunks > 1 ? job.pp : 2;

@@ -54,19 +54,12 @@ inline constexpr Fusion kEager{
     .softmax_back = {24, 4},
 };
 // torch.compile: the norm is one kernel, the loss reads the logits twice.
-inline constexpr Fusion kCompiled{
-    .norm = {4, 1},
-    .norm_back = {8, 2},
-    .rotary = {4, 1},
-    .gate = {6, 1},
-    .gate_back = {10, 1},
-    .gelu = {4, 1},
-    .gelu_back = {6, 1},
-    .loss = {6, 2},
-    .loss_back = {4, 1},
-    .softmax = {8, 2},
-    .softmax_back = {10, 2},
-};
+inline constexpr Fusion kCompiled = [] {
+  Fusion f = kFused;
+  f.loss = {6, 2}, f.loss_back = {4, 1};
+  f.softmax = {8, 2}, f.softmax_back = {10, 2};
+  return f;
+}();
 
 inline const Fusion& fusion_of(const EstimateJob& job) {
   if (job.compile) return kCompiled;
@@ -80,7 +73,7 @@ class Writer {
       : job_(job),
         costs_(costs),
         fusion_(fusion_of(job)),
-        element_(bytes_of(activations())),
+        element_(bytes_of_activations(job)),
         out_(&out),
         backward_(backward) {
     tokens_ = job.tokens();
@@ -234,9 +227,6 @@ class Writer {
   static TransferKind kind_of(Pattern p) {
     if (p == Pattern::all_reduce) return TransferKind::all_reduce;
     return p == Pattern::all_to_all ? TransferKind::all_to_all : TransferKind::all_gather;
-  }
-  Precision activations() const {
-    return job_.precision == Precision::fp32 || job_.precision == Precision::tf32 ? Precision::fp32 : Precision::bf16;
   }
   double collective_host() const { return kCollectiveHost * (costs_.launch_ns + costs_.operator_ns); }
   // What was written last is part of a linear layer of Megatron-LM.

@@ -4,18 +4,11 @@
 #include <array>
 #include <cctype>
 
+#include "base/text_match.h"
 #include "graph/build.h"
 
 namespace orrery {
 namespace {
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
-std::string lower(std::string_view s) {
-  std::string out(s);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
-  return out;
-}
 
 // Kernels of communication libraries, in lower case. "nccl" alone would also match framework kernels that prepare data.
 constexpr std::array<std::string_view, 17> kCommunicationNames = {"nccldevkernel",

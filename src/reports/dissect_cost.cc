@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/text_match.h"
 #include "reports/dissect.h"
 
 namespace orrery {
@@ -13,11 +14,7 @@ namespace {
 
 using F = NameFlags;
 
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 bool starts(std::string_view text, std::string_view part) { return text.substr(0, part.size()) == part; }
-bool ends(std::string_view text, std::string_view part) {
-  return text.size() >= part.size() && text.substr(text.size() - part.size()) == part;
-}
 
 // `["c10::BFloat16", "float", ""]` -> its strings. Elements are split at commas outside of quotes and brackets.
 std::vector<std::string_view> elements_of_list(std::string_view text) {

@@ -8,19 +8,13 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "base/text_match.h"
 #include "reports/dissect.h"
 
 namespace orrery {
 namespace {
 
 using F = NameFlags;
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-std::string lower(std::string_view s) {
-  std::string out(s);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
-  return out;
-}
 
 constexpr std::string_view kModule = "nn.Module: ";
 bool is_module(std::string_view frame) { return frame.substr(0, kModule.size()) == kModule; }

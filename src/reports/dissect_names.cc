@@ -2,24 +2,12 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/text_match.h"
 #include "reports/dissect.h"
 #include "whatif/optimizer.h"
 
 namespace orrery {
 namespace {
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-bool has_any(std::string_view text, std::initializer_list<std::string_view> parts) {
-  return std::any_of(parts.begin(), parts.end(), [&](std::string_view p) { return has(text, p); });
-}
-bool ends(std::string_view text, std::string_view part) {
-  return text.size() >= part.size() && text.substr(text.size() - part.size()) == part;
-}
-std::string lower(std::string_view s) {
-  std::string out(s);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
-  return out;
-}
 
 // The number behind `word` in `text`; -1 = none.
 std::int64_t number_after(std::string_view text, std::string_view word) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/text_match.h"
 #include "reports/dissect.h"
 #include "whatif/optimizer.h"
 
@@ -10,8 +11,6 @@ namespace orrery {
 namespace {
 
 using F = NameFlags;
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 constexpr Phase kOpen = Phase::unattributed;  // until the end of find_phases
 

@@ -4,13 +4,12 @@
 #include <set>
 #include <tuple>
 
+#include "base/text_match.h"
 #include "reports/reports.h"
 #include "whatif/measured_memory.h"
 
 namespace orrery {
 namespace {
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 // Dense operations a ns of the units that the kernel uses; 0 = not known.
 double peak_of(const GpuFacts& gpu, const TaskCost& cost, std::string_view kernel) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/text_match.h"
 #include "whatif/operators.h"
 #include "whatif/program_editor.h"
 
@@ -13,7 +14,6 @@ namespace {
 // Each send or receive that is collected before their common launch.
 constexpr Ns kSendWork = 20'000;
 constexpr Ns kSyncLag = 1'500;
-bool has(std::string_view s, std::string_view part) { return s.find(part) != std::string_view::npos; }
 
 // What a matrix product is to tensor parallelism.
 struct Product {

@@ -4,10 +4,10 @@
 #include <charconv>
 #include <string>
 
+#include "base/text_match.h"
+
 namespace orrery {
 namespace {
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 std::string upper(std::string_view s) {
   std::string out(s);

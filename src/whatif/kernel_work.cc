@@ -5,6 +5,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "base/text_match.h"
 #include "graph/build.h"
 #include "whatif/operators.h"
 #include "whatif/optimizer.h"
@@ -15,8 +16,6 @@ namespace orrery {
 namespace {
 
 using F = NameFlags;
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 Work memory(const Term& m) {
   Work w;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "base/text_match.h"
 #include "whatif/operators.h"
 #include "whatif/work.h"
 
@@ -58,8 +59,6 @@ void Facts::add(const Facts& o) {
   embedding_group = embedding_group || o.embedding_group;
   groups_named = groups_named || o.groups_named;
 }
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 void attention_facts(const Operators& o, const Launch& l, Facts& f) {
   // The innermost operator with the three tensors; its name tells their order.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/text_match.h"
+
 namespace orrery {
 namespace {
 
@@ -12,8 +14,6 @@ namespace {
 constexpr double kOfLaunch = 2;
 constexpr Ns kLaunchWork = 60'000;
 constexpr std::uint32_t kOwn = 0x80000000u;  // a reference to an item of the same block
-
-bool has(std::string_view s, std::string_view part) { return s.find(part) != std::string_view::npos; }
 
 }  // namespace
 

@@ -2,10 +2,10 @@
 
 #include <cmath>
 
+#include "base/text_match.h"
+
 namespace orrery {
 namespace {
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 int work_of_thread(std::string_view name) {
   const auto at = name.find("elementwise_kernel");
