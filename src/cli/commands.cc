@@ -1,30 +1,14 @@
-// The table of commands. To add one: a row here, its function in a file beside pipeline.cc.
-#include <limits>
-
+// The table of commands. To add one: a row here, or a function `Command NAME_command()` beside its run_NAME, called
+// here.
 #include "cli/calibrate.h"
 #include "cli/command.h"
+#include "cli/common_options.h"
 #include "cli/estimate_ops.h"
 #include "cli/estimate_options.h"
 #include "cli/synth.h"
 
 namespace orrery {
 namespace {
-
-constexpr std::size_t kMany = std::numeric_limits<std::size_t>::max();
-
-constexpr OptionSpec kJson{"--json", "", "print one JSON document on standard output, and nothing else there"};
-constexpr OptionSpec kQuiet{
-    "--quiet", "", "no progress bar and no notes that only inform; the answer, warnings and what was lost stay"};
-constexpr OptionSpec kThreads{"--threads", "N", "use N threads (default: all cores)", Takes::word};
-constexpr OptionSpec kHelp{"--help", "", "print this page"};
-constexpr OptionSpec kCsv{"--csv", "DIR", "write every table as a CSV file in DIR", Takes::directory};
-constexpr OptionSpec kRecover{"--recover", "",
-                              "skip events that are not valid JSON instead of refusing the file; they count as lost"};
-
-std::vector<OptionSpec> with(std::vector<OptionSpec> options, const std::vector<OptionSpec>& more) {
-  options.insert(options.end(), more.begin(), more.end());
-  return options;
-}
 
 std::vector<Command> make_commands() {
   return {
