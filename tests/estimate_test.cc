@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "estimate/plan.h"
 #include "facts/library.h"
@@ -54,7 +55,7 @@ std::vector<StageWork> equal_stages(const EstimateJob& job, double forward, doub
 double step_ns(const EstimateJob& job, const JobCosts& costs, const std::vector<StageWork>& stages,
                std::int64_t micro_batches) {
   StepGraph step;
-  EXPECT_TRUE(write_step(job, costs, stages, micro_batches, step));
+  EXPECT_TRUE(write_step(job, costs, stages, micro_batches, true, step));
   EXPECT_TRUE(check(step.graph)) << check(step.graph).error().line();
   Replay r;
   replay(step.graph, r);
@@ -207,6 +208,61 @@ TEST(Plan, RanksWhatFitsAndIsTheEstimate) {
   }
   const PlanCandidate& best = p.candidates.front();
   EXPECT_NEAR(of(best.job).iteration_ns, best.iteration_ns, 1);
+}
+
+double host_of_experts(const EstimateJob& job) {
+  double ns = 0;
+  for (const Operation& o : layer_work(job, costs_of(job), job.model.layers - 1).forward)
+    if (o.part == Part::experts || o.part == Part::quantize) ns += o.host_ns;
+  return ns;
+}
+
+// Quantised, every expert of a rank costs the host what a linear layer does; else a launch more.
+TEST(Experts, HostLoopsOverQuantisedOnes) {
+  EstimateJob job = llama("qwen3-30b-a3b", "dgx-h100");
+  job.framework = Framework::megatron, job.precision = Precision::fp8, job.dp = 16, job.ep = 8;
+  const double sixteen = host_of_experts(job);
+  job.ep = 16;
+  const double eight = host_of_experts(job);
+  EXPECT_NEAR(sixteen / eight, 2, 0.1);
+  job.precision = Precision::bf16;
+  EXPECT_LT(host_of_experts(job), eight / 2);
+}
+
+// Megatron-LM adds an expert's bias to what it made of its tokens in fp32: 28 bytes an element of two, forward.
+TEST(Experts, BiasesAreAddedInPassesOfTheirOwn) {
+  EstimateJob job = llama("gpt-oss-120b", "dgx-h100");
+  job.dp = job.ep = 8;
+  const auto bytes = [&](Framework f) {
+    job.framework = f;
+    double sum = 0;
+    for (const Operation& o : layer_work(job, costs_of(job), 0).forward)
+      if (o.part == Part::experts) sum += o.bytes;
+    return sum;
+  };
+  EXPECT_DOUBLE_EQ(bytes(Framework::megatron), 28.0 * 2048 * 4 * 2880);
+  EXPECT_DOUBLE_EQ(bytes(Framework::ddp), 0);
+}
+
+// 47 billion parameters do not fit a GPU with all experts on it: plans must spread them.
+TEST(Plan, SpreadsExperts) {
+  EstimateJob job = llama("mixtral-8x7b");
+  PlanSpace space;
+  space.gpus = 16, space.global_batch = 64, space.max_tp = space.max_pp = 1;
+  EstimateJob whole = job;
+  whole.dp = space.gpus;
+  const Plan p = plan(job, costs_of(whole), space);
+  ASSERT_FALSE(p.candidates.empty());
+  ASSERT_TRUE(p.candidates.front().fits);
+  std::set<std::int64_t> tried;
+  for (const PlanCandidate& c : p.candidates) {
+    tried.insert(c.job.ep);
+    EXPECT_EQ(job.model.experts % c.job.ep, 0);
+  }
+  EXPECT_GT(p.candidates.front().job.ep, 1);
+  EXPECT_GT(tried.size(), 1u);
+  space.vary_ep = false;
+  for (const PlanCandidate& c : plan(job, costs_of(whole), space).candidates) EXPECT_EQ(c.job.ep, 1);
 }
 
 }  // namespace

@@ -252,7 +252,8 @@ std::vector<Command> make_commands() {
        .least = 0,
        .most = 0,
        .description =
-           "Tries tensor parallelism, stages, schedules, micro-batch sizes, ZeRO stages and recomputation, and ranks "
+           "Tries tensor and expert parallelism, stages, schedules, micro-batch sizes, ZeRO stages and recomputation, "
+           "and ranks "
            "what fits by time. What is given as an option is not varied. Each candidate is an estimate as `orrery "
            "estimate train` makes it; the first is named with the command that shows it whole.",
        .options = with(job_options(), {calibrate_option(), kCsv, kJson, kQuiet, kThreads, kHelp}),

@@ -29,6 +29,7 @@ Result<int> run_plan(const Args& given) {
   space.gpus = number(gpus);
   space.vary_tp = !args.has("--tp");
   space.vary_pp = !args.has("--pp");
+  space.vary_ep = !args.has("--expert-parallel");
   space.vary_micro_batch = !args.has("--micro-batch-size");
   space.vary_zero = !args.has("--zero") && args.value("--framework") != "fsdp";
   space.vary_recompute = !args.has("--recompute");
@@ -57,8 +58,9 @@ Result<int> run_plan(const Args& given) {
   for (const auto& [name, values] : args.options)
     for (const std::string& v : values)
       if (name != "--json" && name != "--quiet" && name != "--csv" && name != "--threads" && name != "--tp" &&
-          name != "--pp" && name != "--micro-batch-size" && name != "--zero" && name != "--recompute" &&
-          name != "--schedule" && name != "--num-microbatches" && name != "--sequence-parallel")
+          name != "--pp" && name != "--expert-parallel" && name != "--micro-batch-size" && name != "--zero" &&
+          name != "--recompute" && name != "--schedule" && name != "--num-microbatches" &&
+          name != "--sequence-parallel")
         command += " " + name + " " + v;
   Document d = plan_document(found, seconds, command);
   for (Section& s : calibration) d.sections.push_back(std::move(s));

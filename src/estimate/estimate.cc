@@ -93,7 +93,7 @@ Observed observe(const StepGraph& step, const Replay& run) {
   o.busy.resize(stages);
   std::vector<std::vector<Interval>> transfers(stages), lane(stages), copies(stages);
   std::vector<std::vector<const Block*>> blocks(stages);
-  const double n = static_cast<double>(stages);
+  const double share = 1 / static_cast<double>(stages);  // of one stage in the mean
   for (const NodeId end : step.last) o.total = std::max(o.total, static_cast<double>(run.end[raw(end)]));
   for (const StepPiece& p : step.pieces) {
     const auto at = raw(p.to);
@@ -105,32 +105,32 @@ Observed observe(const StepGraph& step, const Replay& run) {
       lane[p.stage].push_back({start, end});
       blocks[p.stage].push_back(&b);
       o.busy[p.stage] += b.stream_ns;
-      o.flops += b.flops / n;
-      o.doubt += b.doubt_ns / n;
-      o.phases[phase].gpu_ns += b.stream_ns / n;
-      o.phases[phase].host_ns += b.issue_ns / n;
-      for (std::size_t k = 0; k < kParts; ++k) o.parts[k][phase] += b.part_ns[k] / n;
+      o.flops += b.flops * share;
+      o.doubt += b.doubt_ns * share;
+      o.phases[phase].gpu_ns += b.stream_ns * share;
+      o.phases[phase].host_ns += b.issue_ns * share;
+      for (std::size_t k = 0; k < kParts; ++k) o.parts[k][phase] += b.part_ns[k] * share;
       continue;
     }
     const double from = p.from == kNoNode ? start : static_cast<double>(run.end[raw(p.from)]);
     if (p.part == Part::copies) {
-      o.copies += (end - start) / n;
+      o.copies += (end - start) * share;
       copies[p.stage].push_back({start, end});
       continue;
     }
     transfers[p.stage].push_back({from, end});
-    if (p.part == Part::pipeline_comm && !p.sends) o.bubble += std::max(0.0, start - from) / n;
-    if (!p.sends) o.parts[static_cast<std::size_t>(p.part)][phase] += (end - start) / n;
+    if (p.part == Part::pipeline_comm && !p.sends) o.bubble += std::max(0.0, start - from) * share;
+    if (!p.sends) o.parts[static_cast<std::size_t>(p.part)][phase] += (end - start) * share;
   }
   for (std::size_t s = 0; s < stages; ++s) {
     classify(transfers[s], lane[s], blocks[s], o.total, o.classes);
     if (copies[s].empty()) continue;
     std::vector<Interval> other = std::move(transfers[s]);
     other.insert(other.end(), lane[s].begin(), lane[s].end());
-    o.classes.memory += alone(std::move(copies[s]), std::move(other)) / n;
+    o.classes.memory += alone(std::move(copies[s]), std::move(other)) * share;
   }
   for (double* c : {&o.classes.exposed_compute, &o.classes.overlapped, &o.classes.exposed_comm, &o.classes.other})
-    *c /= n;
+    *c *= share;
   return o;
 }
 
@@ -222,7 +222,7 @@ Estimate estimate(const EstimateJob& job, const JobCosts& costs, const std::vect
   e.model_flops = model_flops(job);
 
   const auto run = [&](std::int64_t micro_batches) {
-    if (!write_step(job, costs, stages, micro_batches, scratch.step)) return Observed{};
+    if (!write_step(job, costs, stages, micro_batches, false, scratch.step)) return Observed{};
     replay(scratch.step.graph, scratch.replay);
     e.nodes += scratch.step.graph.size();
     return observe(scratch.step, scratch.replay);

@@ -169,7 +169,7 @@ class Writer {
       if (bytes_of(job_.precision) < 2) cast(batch * m * k, launches(part, batch));
       autocast(part, columns * k * batch);
       gemm(part, m, columns, k, batch);
-      in_python(kLinearForward);
+      in_python(kLinearForward * loops(part, batch));
       if (adapters()) adapter(m, columns, k, batch);
     }
   }
@@ -180,7 +180,7 @@ class Writer {
       if (job_.quantize != Quantize::gptq) dequantized(columns * k * batch);  // gptq: autograd keeps them
       if (bytes_of(job_.precision) < 2) cast(batch * m * columns, launches(part, batch));
       gemm(part, m, k, columns, batch);
-      in_python(kLinearBackward);
+      in_python(kLinearBackward * loops(part, batch));
       if (adapters()) adapter_input(m, columns, k, batch);
       if (i > 0) memory(Part::gradients, 3 * element_ * m * k * batch, 1);  // the matrices' gradients are added
     }
@@ -202,7 +202,7 @@ class Writer {
   void full_weight_gradient(Part part, double m, double n, double k, double batch = 1) {
     const bool fused = job_.framework == Framework::megatron;
     gemm(part, n, k, m, batch, fused ? 4 : 2);
-    in_python(kLinearBackward);
+    in_python(kLinearBackward * loops(part, batch));
     if (fused)  // read again, to be added to
       out_->back().compute_ns +=
           costs_.factors.gemm * (costs_.operators.memory(4 * n * k * batch).ns - costs_.operators.memory(0).ns);
@@ -224,6 +224,11 @@ class Writer {
  private:
   // Grouped products of experts: one call a product in Transformer Engine's loop over cuBLAS.
   static int launches(Part part, double batch) { return part == Part::experts ? static_cast<int>(batch) : 1; }
+  // Quantised, each expert's weights and tokens are objects of their own in Transformer Engine's GroupedLinear
+  // (module/grouped_linear.py): what Linear does once is done for every expert.
+  double loops(Part part, double batch) const {
+    return part == Part::experts && bytes_of(job_.precision) < 2 ? batch : 1;
+  }
   static TransferKind kind_of(Pattern p) {
     if (p == Pattern::all_reduce) return TransferKind::all_reduce;
     return p == Pattern::all_to_all ? TransferKind::all_to_all : TransferKind::all_gather;

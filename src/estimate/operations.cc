@@ -213,6 +213,14 @@ void expert_products(Writer& w, const Routed& r, Product which) {
     run(r.up, h);
 }
 
+// Biases of experts are added to outputs after they are weighted, expert by expert, in fp32 (Megatron-LM's
+// TEGroupedMLP._apply_bias): product, sum, concatenation, cast; backward the sums over tokens and over columns.
+void expert_biases(Writer& w, const Routed& r, bool backward) {
+  if (!w.job().model.linear_bias || w.job().framework != Framework::megatron) return;
+  const int each = static_cast<int>(r.experts_here);
+  w.traffic(Part::experts, r.tokens * w.hidden(), backward ? Traffic{36, 5 * each + 2} : Traffic{28, 2 * each + 2});
+}
+
 void mlp_forward(Writer& w, std::vector<Operation>& out, std::int64_t layer) {
   const EstimateJob& job = w.job();
   const ModelFacts& m = job.model;
@@ -234,6 +242,7 @@ void mlp_forward(Writer& w, std::vector<Operation>& out, std::int64_t layer) {
   out.back().host_waits = true;                                               // how many tokens each expert gets
   exchange_tokens(w, r);
   expert_products(w, r, Product::forward);
+  expert_biases(w, r, false);
   exchange_tokens(w, r);
   if (m.shared_ffn > 0) {
     const Mlp shared = mlp_of(job, static_cast<double>(m.shared_ffn));
@@ -264,6 +273,7 @@ void mlp_backward(Writer& w, Writer& weights, std::vector<Operation>& out, std::
   if (m.experts == 0 || layer < m.dense_layers) return dense(Part::mlp_up, Part::mlp_down, static_cast<double>(m.ffn));
   const Routed r = routed_of(w);
   exchange_tokens(w, r);
+  expert_biases(w, r, true);
   expert_products(w, r, Product::input);
   expert_products(weights, r, Product::weight);
   exchange_tokens(w, r);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace orrery {
 namespace {
@@ -99,6 +100,21 @@ Plan plan(const EstimateJob& base, const JobCosts& costs, const PlanSpace& space
     p.candidates.push_back(std::move(c));
   };
 
+  const auto with_techniques = [&](EstimateJob& job) {
+    for (const Techniques& t : techniques_of(job, space)) {
+      job.zero = t.zero, job.recompute = t.recompute;
+      job.chunks = space.vary_schedule ? 1 : base.chunks;
+      job.schedule = space.vary_schedule ? ScheduleKind::one_f_one_b : base.schedule;
+      consider(job);
+      if (!space.vary_schedule || job.pp == 1 || job.num_microbatches % job.pp != 0) continue;
+      for (std::int64_t v = 2; v <= space.max_chunks && job.pp * v <= job.model.layers; v *= 2) {
+        if (job.model.layers % (job.pp * v) != 0) continue;
+        job.chunks = v, job.schedule = ScheduleKind::interleaved;
+        consider(job);
+      }
+    }
+  };
+
   for (const std::int64_t tp : space.vary_tp ? divisors(space.gpus, most_tp) : one(base.tp)) {
     if (base.model.heads % tp != 0) continue;
     for (const std::int64_t pp : space.vary_pp ? divisors(space.gpus, most_pp) : one(base.pp)) {
@@ -109,21 +125,15 @@ Plan plan(const EstimateJob& base, const JobCosts& costs, const PlanSpace& space
       job.sequence_parallel = tp > 1 && job.seq_length % (tp * job.cp) == 0;
       if (space.global_batch % job.dp != 0) continue;
       const std::int64_t each = space.global_batch / job.dp;
-      for (const std::int64_t mbs :
-           space.vary_micro_batch ? divisors(each, space.max_micro_batch) : one(base.micro_batch_size)) {
-        if (each % mbs != 0) continue;
-        job.micro_batch_size = mbs, job.num_microbatches = each / mbs;
-        for (const Techniques& t : techniques_of(job, space)) {
-          job.zero = t.zero, job.recompute = t.recompute;
-          job.chunks = space.vary_schedule ? 1 : base.chunks;
-          job.schedule = space.vary_schedule ? ScheduleKind::one_f_one_b : base.schedule;
-          consider(job);
-          if (!space.vary_schedule || pp == 1 || job.num_microbatches % pp != 0) continue;
-          for (std::int64_t v = 2; v <= space.max_chunks && pp * v <= job.model.layers; v *= 2) {
-            if (job.model.layers % (pp * v) != 0) continue;
-            job.chunks = v, job.schedule = ScheduleKind::interleaved;
-            consider(job);
-          }
+      const bool spreads = space.vary_ep && job.model.experts > 0;
+      for (const std::int64_t ep :
+           spreads ? divisors(std::gcd(job.model.experts, job.replicas() * tp), job.model.experts) : one(base.ep)) {
+        job.ep = ep;
+        for (const std::int64_t mbs :
+             space.vary_micro_batch ? divisors(each, space.max_micro_batch) : one(base.micro_batch_size)) {
+          if (each % mbs != 0) continue;
+          job.micro_batch_size = mbs, job.num_microbatches = each / mbs;
+          with_techniques(job);
         }
       }
     }

@@ -13,7 +13,7 @@ struct PlanSpace {
   // Upper ends; 0 = what the model and the platform allow.
   std::int64_t max_tp = 0, max_pp = 0, max_micro_batch = 16, max_chunks = 4;
   // What was given on the command line is not varied.
-  bool vary_tp = true, vary_pp = true, vary_micro_batch = true, vary_zero = true, vary_recompute = true,
+  bool vary_tp = true, vary_pp = true, vary_ep = true, vary_micro_batch = true, vary_zero = true, vary_recompute = true,
        vary_schedule = true;
 };
 

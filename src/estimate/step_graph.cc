@@ -21,8 +21,18 @@ Ns whole(double ns) { return static_cast<Ns>(std::llround(std::max(0.0, ns))); }
 class Writer {
  public:
   Writer(const EstimateJob& job, const JobCosts& costs, const std::vector<StageWork>& work, Schedule schedule,
-         StepGraph& out)
-      : job_(job), costs_(costs), work_(work), schedule_(std::move(schedule)), out_(out), g_(out.graph) {
+         bool with_program, StepGraph& out)
+      : job_(job),
+        costs_(costs),
+        work_(work),
+        schedule_(std::move(schedule)),
+        with_program_(with_program),
+        out_(out),
+        g_(out.graph) {
+    const double each = bytes_of_activations(job) * job.tokens() * static_cast<double>(job.model.hidden);
+    if (work.size() > 1)
+      p2p_ns_ = transfer(Pattern::point_to_point, job.sequence_parallel ? each / static_cast<double>(job.tp) : each,
+                         Group::pipeline);
     if (job.paged()) paged_ = memory_of(job, work).paged_out;
     stages_.resize(work.size());
     const std::size_t carried = work.size() * 2 * static_cast<std::size_t>(schedule_.chunks) *
@@ -101,10 +111,10 @@ class Writer {
   }
 
   Act& act(ActKind kind, std::uint32_t s, StepPhase phase, double ns = 0) {
-    Act a;
+    if (!with_program_) return unwritten_;
+    Act& a = out_.program.emplace_back();
     a.kind = kind, a.stage = s, a.phase = phase, a.ns = ns;
-    out_.program.push_back(a);
-    return out_.program.back();
+    return a;
   }
   void block(std::uint32_t s, const Block& b, StepPhase phase) {
     if (b.empty()) return;
@@ -316,12 +326,6 @@ class Writer {
         ((sender * 2 + (t.forward ? 1 : 0)) * chunks + static_cast<std::size_t>(t.chunk)) * m +
         static_cast<std::size_t>(t.micro_batch));
   }
-  double p2p_ns() const {
-    const double width = static_cast<double>(job_.model.hidden), each = bytes_of_activations(job_);
-    return transfer(Pattern::point_to_point,
-                    each * job_.tokens() * width / (job_.sequence_parallel ? static_cast<double>(job_.tp) : 1),
-                    Group::pipeline);
-  }
   void exchange_piece(std::uint32_t s, NodeId from, NodeId to, bool sends = false) {
     out_.pieces.push_back({s, from, to, nullptr, Part::pipeline_comm, StepPhase::forward, sends});
   }
@@ -357,13 +361,13 @@ class Writer {
   void post(std::uint32_t s, const Slot& slot) {
     for (const Transfer& t : slot.transfers) {
       (t.send ? carried(t, s).sender : carried(t, s).receiver) = at(stages_[s]);
-      Act& a = act(ActKind::post, s, StepPhase::forward, p2p_ns());
+      Act& a = act(ActKind::post, s, StepPhase::forward, p2p_ns_);
       a.transfer = t, a.carried = name_of_carried(t, s), a.host_ns = issue_ns();
     }
   }
   // What was sent beside the passes is waited for by the pass that needs it.
   void arrive(std::uint32_t s, Carried& c) {
-    c.done = node(s, pipeline, NodeKind::comm, p2p_ns());
+    c.done = node(s, pipeline, NodeKind::comm, p2p_ns_);
     edge(stages_[s].last[pipeline], EdgeKind::stream);
     edge(c.sender, EdgeKind::collective);
     close();
@@ -393,7 +397,7 @@ class Writer {
     for (const Transfer& t : slot.transfers) {
       Carried& c = carried(t, s);
       if (c.done == kNoNode) {
-        c.done = node(s, pipeline, NodeKind::comm, p2p_ns());
+        c.done = node(s, pipeline, NodeKind::comm, p2p_ns_);
         edge(c.sender, EdgeKind::collective);
         edge(c.receiver, EdgeKind::collective);
         close();
@@ -515,6 +519,9 @@ class Writer {
   const JobCosts& costs_;
   const std::vector<StageWork>& work_;
   Schedule schedule_;
+  bool with_program_;
+  Act unwritten_;  // where no program is asked for
+  double p2p_ns_ = 0;
   StepGraph& out_;
   ExecGraph& g_;
   std::vector<Stage> stages_;
@@ -525,13 +532,13 @@ class Writer {
 }  // namespace
 
 Status write_step(const EstimateJob& job, const JobCosts& costs, const std::vector<StageWork>& stages,
-                  std::int64_t micro_batches, StepGraph& out) {
+                  std::int64_t micro_batches, bool with_program, StepGraph& out) {
   const bool overlap = job.chunks > 1;
   auto schedule = make_schedule(job.chunks > 1 ? ScheduleKind::interleaved : job.schedule,
                                 static_cast<std::int32_t>(job.pp), static_cast<std::int32_t>(job.chunks),
                                 static_cast<std::int32_t>(micro_batches), overlap && job.pp > 1, false);
   if (!schedule) return tl::unexpected(schedule.error());
-  Writer(job, costs, stages, std::move(*schedule), out).run();
+  Writer(job, costs, stages, std::move(*schedule), with_program, out).run();
   return {};
 }
 

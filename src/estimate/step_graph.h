@@ -60,13 +60,13 @@ struct Act {
 struct StepGraph {
   ExecGraph graph;  // ranks: one a stage; steps: the step of each
   std::vector<StepPiece> pieces;
-  std::vector<Act> program;  // of all stages, each in its order
+  std::vector<Act> program;  // of all stages, each in its order; empty unless asked for
   std::vector<NodeId> last;  // of each stage: its end
 };
 
 // `micro_batches` of each pipeline: may be fewer than the job's (estimate/estimate.h). The buffers of `out` are reused.
 // Errors: those of make_schedule.
 Status write_step(const EstimateJob& job, const JobCosts& costs, const std::vector<StageWork>& stages,
-                  std::int64_t micro_batches, StepGraph& out);
+                  std::int64_t micro_batches, bool with_program, StepGraph& out);
 
 }  // namespace orrery

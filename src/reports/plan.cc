@@ -11,8 +11,21 @@ Document plan_document(const Plan& plan, double seconds, const std::string& comm
   d.command = "plan";
   Section s{.key = "candidates", .title = "Candidates, the fastest that fits first", .table = {}};
   s.text_rows = 20;
-  s.table.columns = {{.key = "layout"},
-                     {.key = "techniques"},
+  // For people the layout as columns: one word of it all would not fit.
+  const auto text = [](std::string key, std::string title) {
+    return Column{.key = std::move(key), .title = std::move(title), .text_only = true};
+  };
+  s.table.columns = {{.key = "layout", .json_only = true},
+                     text("tp", ""),
+                     text("pp", ""),
+                     text("dp", ""),
+                     text("ep", ""),
+                     text("batch", "micro-batches"),
+                     text("chunks", ""),
+                     text("sp", "seq. parallel"),
+                     text("zero", ""),
+                     text("recompute", ""),
+                     {.key = "techniques", .json_only = true},
                      {.key = "iteration_ms", .digits = 1},
                      {.key = "interval_ms", .json_only = true},
                      {.key = "interval_half_ms", .title = "+- ms", .digits = 1},
@@ -31,10 +44,31 @@ Document plan_document(const Plan& plan, double seconds, const std::string& comm
     const double ms = c.iteration_ns / 1e6, half = k90 * c.relative_error * ms;
     const MemoryParts& m = c.memory;
     const double capacity = c.job.platform.gpu.memory_gib;
-    s.table.rows.push_back(
-        {layout_text(c.job), techniques_text(c.job), ms, std::vector<double>{std::max(0.0, ms - half), ms + half}, half,
-         c.tokens_per_s, m.weights, m.gradients, m.optimizer, m.activations, m.workspace, m.total,
-         capacity > 0 ? Cell{capacity} : Cell{}, std::string(name_of(c.binds)), c.fits, options_text(c.job)});
+    s.table.rows.push_back({layout_text(c.job),
+                            c.job.tp,
+                            c.job.pp,
+                            c.job.dp,
+                            c.job.ep,
+                            fmt::format("{} of {}", c.job.num_microbatches, c.job.micro_batch_size),
+                            c.job.chunks,
+                            c.job.sequence_parallel,
+                            std::int64_t{c.job.zero},
+                            std::string(name_of(c.job.recompute)),
+                            techniques_text(c.job),
+                            ms,
+                            std::vector<double>{std::max(0.0, ms - half), ms + half},
+                            half,
+                            c.tokens_per_s,
+                            m.weights,
+                            m.gradients,
+                            m.optimizer,
+                            m.activations,
+                            m.workspace,
+                            m.total,
+                            capacity > 0 ? Cell{capacity} : Cell{},
+                            std::string(name_of(c.binds)),
+                            c.fits,
+                            options_text(c.job)});
   }
   Section counts{.key = "", .title = "Search", .single = true, .table = {}};
   counts.table.columns = {
@@ -43,8 +77,10 @@ Document plan_document(const Plan& plan, double seconds, const std::string& comm
   if (plan.candidates.empty())
     d.notes.add("nothing-fits", Severity::warning, 1, "", "no layout comes near the memory of a GPU: take more GPUs");
   else if (!plan.candidates.front().fits)
-    d.notes.add("nothing-fits", Severity::warning, 1, layout_text(plan.candidates.front().job),
-                "the candidates shown need more memory than a GPU has: take more GPUs, or offload, quantise");
+    d.notes.add(
+        "nothing-fits", Severity::warning, 1, layout_text(plan.candidates.front().job),
+        "the candidates shown need more memory than a GPU has: take more GPUs, smaller micro-batches, or offload, "
+        "quantise");
   else
     d.notes.add("best", Severity::info, 1, command + " " + options_text(plan.candidates.front().job),
                 "shows the best candidate whole");

@@ -113,7 +113,8 @@ Result<EstimatedRun> record_estimated(const EstimateJob& job, const JobCosts& co
                 "synth", "ask for fewer micro-batches or steps");
   const std::vector<StageWork> stages = stages_of(job, costs);
   StepGraph graph;
-  if (Status s = write_step(job, costs, stages, job.num_microbatches, graph); !s) return tl::unexpected(s.error());
+  if (Status s = write_step(job, costs, stages, job.num_microbatches, true, graph); !s)
+    return tl::unexpected(s.error());
 
   const SyntheticJob recorded = recorded_as(job);
   GraphDraft draft;

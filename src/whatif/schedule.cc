@@ -23,6 +23,7 @@ class StageWriter {
   };
   void exchange(const Batch& b) {
     Slot slot;
+    slot.transfers.reserve(2);  // nearly all have one or two
     if (b.after_backward) send(slot, false, *b.after_backward);
     if (b.before_forward) receive(slot, true, *b.before_forward);
     if (b.after_forward) send(slot, true, *b.after_forward);
@@ -172,6 +173,8 @@ Result<Schedule> make_schedule(ScheduleKind kind, std::int32_t stages, std::int3
   Schedule job{kind, stages, chunks, micro_batches, overlap, {}};
   job.stage.resize(static_cast<std::size_t>(stages));
   for (std::int32_t s = 0; s < stages; ++s) {
+    job.stage[static_cast<std::size_t>(s)].reserve(static_cast<std::size_t>(micro_batches) *
+                                                   static_cast<std::size_t>(chunks) * (stages > 1 ? 4 : 2));
     StageWriter out(job, s, job.stage[static_cast<std::size_t>(s)]);
     if (chunks > 1)
       write_interleaved(job, s, all_forward_first, out);
