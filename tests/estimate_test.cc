@@ -241,7 +241,7 @@ TEST(Experts, BiasesAreAddedInPassesOfTheirOwn) {
     return sum;
   };
   EXPECT_DOUBLE_EQ(bytes(Framework::megatron), 28.0 * 2048 * 4 * 2880);
-  EXPECT_DOUBLE_EQ(bytes(Framework::ddp), 0);
+  EXPECT_DOUBLE_EQ(bytes(Framework::deepspeed), 0);
 }
 
 // 47 billion parameters do not fit a GPU with all experts on it: plans must spread them.
