@@ -80,6 +80,9 @@ TEST(FactFiles, RefusedWithTheirLine) {
   expect_at(of_model("experts = 4\nexpert_ffn = 8\nexperts_per_token = 5\n"), 12, "not possible");
   expect_at(of_model("kv_lora_rank = 4\n"), 10, "rope_head_dim");
   expect_at(of_model("vocab = 7\n"), 10, "not TOML");
+  const auto brackets = parse_facts("[[[name]", "f.toml");  // an assertion in toml++ 3.3
+  ASSERT_FALSE(brackets);
+  EXPECT_EQ(brackets.error().line(), "f.toml:1: not TOML");
   expect_at(of_model("kv_heads = { value = 2, sauce = \"x\" }\n"), 10, "unknown part sauce");
   expect_at(of_model("kv_heads = { source = \"x\" }\n"), 10, "no value");
   expect_at(of_model("kv_heads = { value = 2, sure = \"certainly\" }\n"), 10, "says nothing");
