@@ -81,6 +81,7 @@ Result<std::vector<Asked>> asked_in(const Args& args) {
   }
   if (args.has("--questions"))
     if (Status ok = add_file(args.value("--questions"), asked); !ok) return tl::unexpected(ok.error());
+  if (args.has("--questions") && asked.empty()) return fail("no question in it", args.value("--questions"));
   if (!asked.empty() && !args.has("--model")) return asked;
   const std::string name = args.has("--model") ? args.value("--model") : "llama-2-7b";
   const auto model = model_named_or_read(name);
@@ -173,6 +174,9 @@ Result<int> run_estimate_ops(const Args& args, const RunOptions& options) {
     Section s = section_of(kind, answers);
     if (!s.table.rows.empty()) d.sections.push_back(std::move(s));
   }
+  if (answers.size() > 0 && asked->front().where == "--model llama-2-7b" && !args.has("--model"))
+    d.notes.add("model", Severity::info, 1, "llama-2-7b",
+                "no operator is named: those of a usual model; --model names another");
   return emit(d, options);
 }
 

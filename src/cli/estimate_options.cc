@@ -96,6 +96,7 @@ Status change_shape(const std::string& text, ModelFacts& m) {
                       {"rms-norm", &rms},
                       {"learned-positions", &learned},
                       {"bias", &bias}};
+  std::vector<std::string> seen;
   for (std::size_t i = 0; i <= text.size();) {
     const std::size_t end = std::min(text.find(',', i), text.size());
     const std::string item = text.substr(i, end - i);
@@ -111,7 +112,9 @@ Status change_shape(const std::string& text, ModelFacts& m) {
       return fail("not known: " + item, "--shape", "KEY=N of " + all);
     }
     if (value.empty() || error != std::errc{} || at != value.data() + value.size() || n < 0 || n > 100'000'000)
-      return fail("not KEY=N: " + item, "--shape");
+      return fail("not KEY=N with N from 0 to 100000000: " + item, "--shape");
+    if (std::find(seen.begin(), seen.end(), name) != seen.end()) return fail(name + " is given twice", "--shape");
+    seen.push_back(name);
     *key->value = n;
     head_dim |= name == "head-dim", kv_heads |= name == "kv-heads", ffn |= name == "ffn";
     heads |= name == "heads", hidden |= name == "hidden";
@@ -333,6 +336,11 @@ Result<DescribedJob> described_job(const Args& args, bool finetune) {
     if (text.size() != 1 || text[0] < '0' || text[0] > '3') return fail("not 0, 1, 2 or 3: " + text, "--zero");
     job.zero = text[0] - '0';
   }
+  const bool adapters = job.method == Method::lora || job.method == Method::qlora;
+  for (const char* option : {"--lora-rank", "--lora-dropout", "--lora-embeddings"})
+    if (args.has(option) && !adapters) return fail("is of --method lora or qlora", option, "leave it out");
+  if (args.has("--prompt-tokens") && job.method != Method::prompt)
+    return fail("is of --method prompt", "--prompt-tokens", "leave it out");
   if (job.method == Method::qlora && !args.has("--quantize")) job.quantize = Quantize::nf4;
 
   const std::int64_t share = job.tp * job.pp * job.cp;

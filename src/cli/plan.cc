@@ -39,6 +39,11 @@ Result<int> run_plan(const Args& given) {
   if (args.has("--num-microbatches"))
     return fail("follow from the batch of a candidate", "--num-microbatches", "give --global-batch-size");
   if (args.has("--dp")) return fail("follows from --gpus and the rest", "--dp", "leave it out");
+  // What is offloaded whole is sharded whole: no other stage can be tried.
+  if (args.value("--offload") == "all" && !args.has("--zero") && args.value("--framework") == "deepspeed") {
+    args.options["--zero"] = {"3"};
+    space.vary_zero = false;
+  }
   const auto described = described_job(args, finetune);
   if (!described) return tl::unexpected(described.error());
   if (described->largest_micro_batch) return fail("is searched anyway", "--micro-batch-size", "leave it out");
@@ -63,6 +68,9 @@ Result<int> run_plan(const Args& given) {
           name != "--sequence-parallel")
         command += " " + name + " " + v;
   Document d = plan_document(found, seconds, command);
+  if (batch.empty())
+    d.notes.add("batch", Severity::info, 1, std::to_string(space.global_batch) + " sequences a step",
+                "four a GPU; --global-batch-size states another");
   for (Section& s : calibration) d.sections.push_back(std::move(s));
   const auto status = emit(d, *options);
   if (!status) return status;

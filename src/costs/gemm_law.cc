@@ -15,6 +15,8 @@ struct Tile {
 constexpr std::array<Tile, 9> kTiles = {{{0, 2}, {1, 2}, {2, 2}, {2, 3}, {3, 2}, {3, 3}, {2, 4}, {3, 4}, {4, 3}}};
 constexpr std::array<double, 8> kSlices = {1, 2, 3, 4, 6, 8, 16, 32};
 constexpr double kPowerNs = 100'000;
+// No product that was fitted lasts longer: a clock that has fallen for so long is taken to have come to rest.
+constexpr double kLongestNs = 20e6;
 
 // std::ceil of what is not negative, without a call.
 double up(double x) {
@@ -51,7 +53,7 @@ GemmParts gemm_parts(const GemmFit& fit, const GemmOnGpu& gpu, const GemmShape& 
     }
   }
   const double useful = 2 * batch * m * n * k / (gpu.peak * fit.peak_share);
-  compute *= std::pow(1 + useful / kPowerNs, fit.power);
+  compute *= std::pow(1 + std::min(useful, kLongestNs) / kPowerNs, fit.power);
   const double operands = batch * (gpu.a_bytes * m * k + gpu.b_bytes * n * k), result = batch * gpu.out_bytes * m * n;
   double memory = (operands + result) / (gpu.bandwidth * fit.memory_share);
   if (shape.warm && gpu.cache_bytes > 0 && fit.cache_part > 0) {

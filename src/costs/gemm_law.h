@@ -8,7 +8,7 @@
 //       rounds * (k / slices * step + tile) + what adding the slices costs
 //     step, for one k of a tile: the most of its products at `peak_share` of the multiprocessor's peak (tiles with a
 //     short edge lose: `edge`), its operands at `feed` times the multiprocessor's share of memory bandwidth, and `step`
-//     Compute that lasts long slows down by (1 + ms * 10)^power: the clock falls.
+//     Compute that lasts long slows down by (1 + ms * 10)^power, up to 20 ms: the clock falls.
 //   memory = operands once, result once, at `memory_share` of the bandwidth; operands that the second-level cache still
 //     holds (micro-benchmarks that repeat one product) at `cache_speed` of it
 //   quantised operands: a kernel of its own brings activations to their few bits: quantise_ns, quantise * 3 bytes of

@@ -36,11 +36,19 @@ struct Observed {
   }
 };
 
+struct Ran {
+  const Block* block;
+  double slowed_ns;
+};
+
 // Of one stage: the lane of the passes against what runs beside it.
-void classify(std::vector<Interval>& transfers, const std::vector<Interval>& lane,
-              const std::vector<const Block*>& blocks, double total, FourClasses& c) {
+void classify(std::vector<Interval>& transfers, const std::vector<Interval>& lane, const std::vector<Ran>& blocks,
+              double total, FourClasses& c) {
   double compute = 0, overlapped = 0, comm = 0;
-  for (const Block* b : blocks) compute += b->compute_ns, overlapped += b->overlapped_ns, comm += b->comm_ns;
+  for (const Ran& r : blocks) {
+    compute += r.block->compute_ns + r.slowed_ns;
+    overlapped += r.block->overlapped_ns, comm += r.block->comm_ns;
+  }
   std::sort(transfers.begin(), transfers.end(), [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
   double reached = 0;
   std::size_t k = 0;
@@ -52,9 +60,10 @@ void classify(std::vector<Interval>& transfers, const std::vector<Interval>& lan
     while (k < lane.size() && lane[k].end <= from) ++k;
     for (std::size_t i = k; i < lane.size() && lane[i].begin < t.end; ++i) {
       const double both = std::min(lane[i].end, t.end) - std::max(lane[i].begin, from);
-      if (both <= 0 || blocks[i]->through_ns <= 0) continue;
+      const double through = blocks[i].block->through_ns + blocks[i].slowed_ns;
+      if (both <= 0 || through <= 0) continue;
       covered += both;
-      const double share = both * blocks[i]->compute_ns / blocks[i]->through_ns;
+      const double share = both * (blocks[i].block->compute_ns + blocks[i].slowed_ns) / through;
       compute -= share, overlapped += share;
     }
     comm += t.end - from - covered;
@@ -92,24 +101,33 @@ Observed observe(const StepGraph& step, const Replay& run) {
   Observed o;
   o.busy.resize(stages);
   std::vector<std::vector<Interval>> transfers(stages), lane(stages), copies(stages);
-  std::vector<std::vector<const Block*>> blocks(stages);
+  std::vector<std::vector<Ran>> blocks(stages);
   const double share = 1 / static_cast<double>(stages);  // of one stage in the mean
   for (const NodeId end : step.last) o.total = std::max(o.total, static_cast<double>(run.end[raw(end)]));
   for (const StepPiece& p : step.pieces) {
     const auto at = raw(p.to);
     const auto phase = static_cast<std::size_t>(p.phase);
     const double end = static_cast<double>(run.end[at]);
-    const double start = p.block != nullptr ? end - p.block->through_ns : static_cast<double>(run.start[at]);
+    const double start =
+        p.block != nullptr ? end - p.block->through_ns - p.slowed_ns : static_cast<double>(run.start[at]);
     if (p.block != nullptr) {
       const Block& b = *p.block;
       lane[p.stage].push_back({start, end});
-      blocks[p.stage].push_back(&b);
-      o.busy[p.stage] += b.stream_ns;
+      blocks[p.stage].push_back({&b, p.slowed_ns});
+      o.busy[p.stage] += b.stream_ns + p.slowed_ns;
       o.flops += b.flops * share;
       o.doubt += b.doubt_ns * share;
-      o.phases[phase].gpu_ns += b.stream_ns * share;
+      o.phases[phase].gpu_ns += (b.stream_ns + p.slowed_ns) * share;
       o.phases[phase].host_ns += b.issue_ns * share;
       for (std::size_t k = 0; k < kParts; ++k) o.parts[k][phase] += b.part_ns[k] * share;
+      if (p.slowed_ns > 0) {
+        double kernels = 0;
+        for (std::size_t k = 0; k < kParts; ++k)
+          if (!is_communication(static_cast<Part>(k))) kernels += b.part_ns[k];
+        for (std::size_t k = 0; k < kParts; ++k)
+          if (!is_communication(static_cast<Part>(k)))
+            o.parts[k][phase] += p.slowed_ns * b.part_ns[k] / kernels * share;
+      }
       continue;
     }
     const double from = p.from == kNoNode ? start : static_cast<double>(run.end[raw(p.from)]);
@@ -218,7 +236,9 @@ Estimate estimate(const EstimateJob& job, const JobCosts& costs, const std::vect
   e.mean_memory = memory.mean;
   e.allocated_gib = memory.allocated;
   e.capacity_gib = job.platform.gpu.memory_gib;
-  e.fits = e.memory.total <= e.capacity_gib;
+  e.host_memory_gib = memory.host;
+  e.host_capacity_gib = job.platform.host.memory_gib;
+  e.fits = fits(job, memory);
   e.model_flops = model_flops(job);
 
   const auto run = [&](std::int64_t micro_batches) {
@@ -259,17 +279,16 @@ Estimate estimate(const EstimateJob& job, const JobCosts& costs, const std::vect
 }
 
 std::int64_t largest_micro_batch(EstimateJob job, const JobCosts& costs) {
-  const double capacity = job.platform.gpu.memory_gib;
-  const auto fits = [&](std::int64_t n) {
+  const auto room = [&](std::int64_t n) {
     job.micro_batch_size = n;
-    return memory_of(job, stages_of(job, costs)).most.total <= capacity;
+    return fits(job, memory_of(job, stages_of(job, costs)));
   };
-  if (!fits(1)) return 0;
+  if (!room(1)) return 0;
   std::int64_t low = 1, high = 2;
-  while (high < 65'536 && fits(high)) low = high, high *= 2;
+  while (high < 65'536 && room(high)) low = high, high *= 2;
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
-    (fits(middle) ? low : high) = middle;
+    (room(middle) ? low : high) = middle;
   }
   return low;
 }

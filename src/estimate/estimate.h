@@ -23,6 +23,7 @@ struct Estimate {
   MemoryParts memory, mean_memory;  // of the stage that needs most; over the stages
   double allocated_gib = 0;         // of that stage, what PyTorch's allocator counts as in use
   double capacity_gib = 0;
+  double host_memory_gib = 0, host_capacity_gib = 0;  // of a server: what offloading keeps there; 0 = none, not known
   bool fits = true;
   double model_flops = 0;     // of a step, the whole job: 6 a parameter and token, and the attention
   double hardware_flops = 0;  // of a step, one GPU on average: all products, recomputed ones too

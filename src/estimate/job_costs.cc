@@ -12,8 +12,8 @@ namespace {
 // about half, for every byte crosses host memory twice.
 constexpr double kPcieRing = 0.77, kHostRing = 0.5, kHostPath = 12;
 
-// Ranks of a server do not issue equally fast (cores, memory, what else runs there), and those that are slow stay so. In
-// seven public sets of traces of several ranks the mean time from launch to launch differs from rank to rank by a
+// Ranks of a server do not issue equally fast (cores, memory, what else runs there), and those that are slow stay so.
+// In seven public sets of traces of several ranks the mean time from launch to launch differs from rank to rank by a
 // standard deviation of 0.02 to 0.05 of it in six (dlrm, three torchrec, megatron, a decode) and of 0.17 in one
 // (nanogpt): 0.1 over all, weighted by their ranks less one. Ranks that meet go at the pace of the slowest: of n
 // normally distributed ones 0.56, 0.85, 1.03 ... standard deviations above the mean (Tippett 1925).
@@ -56,6 +56,13 @@ JobCosts costs_of(const EstimateJob& job) {
   // falls from 295 to 257 TFLOP/s (thonking.ai, zeros against random numbers, 8192^3); its tables of products are at
   // 261, so they show it. Those of Hopper are not down there: the same ratio is assumed. Of others nothing is known.
   if (c.operators.architecture() == Architecture::hopper) c.sustained = 0.87;
+  // On NVLink NCCL launches 24 blocks beside 132 multiprocessors (an all-gather on H100, NVIDIA's developer forum,
+  // 337991); on an A100 0.15 of them work for it (Calculon, systems/a100_80g.json), for transfers between servers 0.02.
+  // Over PCIe, as slow as those, the same is assumed.
+  c.taken_between = 0.02;
+  const bool nvlink = job.platform.nvlink_gb_per_s > 0 && !job.platform.nvlink_in_pairs;
+  const Architecture a = c.operators.architecture();
+  c.taken_within = !nvlink ? 0.02 : a == Architecture::hopper || a == Architecture::blackwell ? 24.0 / 132 : 0.15;
   const double host = slowest_host(std::min(job.world(), job.platform.gpus_per_node));
   c.launch_ns *= host;
   c.operator_ns *= host;

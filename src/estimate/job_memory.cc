@@ -49,10 +49,11 @@ MemoryJob memory_job(const EstimateJob& job) {
   return q;
 }
 
-// What autograd keeps of one layer of an eager model, bytes: RMSNorm in fp32 keeps its input and the normalised rows as
-// fp32 and both as two bytes; attention its input, q, k, v and output; the MLP both halves, the gate's output and their
-// product. Compiled, norms keep their input alone and the product is computed again.
-double eager_layer(const EstimateJob& job) {
+// What autograd keeps of one layer of an eager model, with or without the core of the attention, bytes: RMSNorm in fp32
+// keeps its input and the normalised rows as fp32 and both as two bytes; attention its input, q, k, v and output; the
+// MLP both halves, the gate's output and their product. Compiled, norms keep their input alone and the product is
+// computed again.
+double eager_layer(const EstimateJob& job, bool core = true) {
   const MemoryJob q = memory_job(job);
   const Dims& d = q.dims;
   const double e = q.activation_bytes, tokens = d.seq * d.mbs, t = d.tp;
@@ -65,7 +66,7 @@ double eager_layer(const EstimateJob& job) {
   const double adapters = lora && job.lora_dropout ? (e + 1) * inputs : 0;
   double bytes =
       tokens * (norms * d.hidden / (job.sequence_parallel ? t : 1) + (e * (2 * attn + 2 * kv) + mlp + adapters) / t);
-  if (job.attention == AttentionKind::unfused)  // scores, softmax in fp32, its cast
+  if (core && job.attention == AttentionKind::unfused)  // scores, softmax in fp32, its cast
     bytes += (2 * e + 4) * d.heads * d.seq * tokens / t;
   return bytes;
 }
@@ -165,6 +166,7 @@ struct StageMemory {
   double allocated = 0;  // GiB
   double paged = 0;      // bytes of the optimizer in unified memory
   double updating = 0;   // GiB of all else while weights are updated
+  double host = 0;       // bytes in the host's memory
 };
 
 StageMemory of_stage(const EstimateJob& job, const StageWork& stage, std::int64_t s) {
@@ -218,6 +220,7 @@ StageMemory of_stage(const EstimateJob& job, const StageWork& stage, std::int64_
     const double held = micro_batches_held(q, s) * stage.layers,
                  kept = job.offload_activations ? 0 : kept_of_layer(job);
     double recomputed = job.recompute == Recompute::full ? layer : 0;
+    if (job.recompute == Recompute::selective) recomputed = layer - eager_layer(job, false);
     if (job.offload_activations) recomputed = layer + kept_of_layer(job);  // one is used, one on its way
     const double logits = s + 1 == job.pp ? eager_logits(job) : 0;
     if (s + 1 == job.pp) out.stranded = stranded_logits(job);
@@ -245,6 +248,10 @@ StageMemory of_stage(const EstimateJob& job, const StageWork& stage, std::int64_
   m.workspace = (most->workspace + out.stranded) / kGiB + kContextGiB + kCublasGiB + kCommunicatorGiB * communicators;
   m.total = m.weights + m.gradients + m.optimizer + m.activations + m.workspace;
   out.allocated = m.total - out.stranded / kGiB - kContextGiB - kCommunicatorGiB * communicators;
+  // ZeRO-Offload (Ren et al. 2021, section 3): gradients and the optimizer's state; with the weights, those as well.
+  if (job.offload != Offload::none) out.host += (each.gradient + each.optimizer) * mine;
+  if (job.offload == Offload::all) out.host += e * shared(w.all, w.experts, true);
+  if (job.offload_activations) out.host += micro_batches_held(q, s) * stage.layers * kept_of_layer(job);
   out.paged = job.paged() ? each.optimizer * mine : 0;
   const Moment& update = job.optimizer_in_backward ? end : step;
   out.updating = m.total - (most->sum() - update.sum()) / kGiB;
@@ -254,7 +261,7 @@ StageMemory of_stage(const EstimateJob& job, const StageWork& stage, std::int64_
 }  // namespace
 
 double kept_of_layer(const EstimateJob& job) {
-  if (job.recompute != Recompute::full) return eager_layer(job);
+  if (job.recompute != Recompute::full) return eager_layer(job, job.recompute == Recompute::none);
   const MemoryJob q = memory_job(job);
   return q.activation_bytes * q.dims.seq * q.dims.mbs * q.dims.hidden / (job.sequence_parallel ? q.dims.tp : 1);
 }
@@ -268,6 +275,8 @@ JobMemory memory_of(const EstimateJob& job, const std::vector<StageWork>& stages
     if (m.total > memory.most.total) memory.most = m, memory.allocated = stage.allocated;
     const double out =
         stage.updating * kGiB + stage.paged > capacity ? stage.paged : m.total * kGiB + stage.paged - capacity;
+    memory.host = std::max(memory.host,
+                           stage.host / kGiB * static_cast<double>(std::min(job.platform.gpus_per_node, job.world())));
     memory.paged_out = std::max(memory.paged_out, std::clamp(out, 0.0, stage.paged));
     memory.mean.weights += m.weights / n;
     memory.mean.gradients += m.gradients / n;
@@ -277,6 +286,11 @@ JobMemory memory_of(const EstimateJob& job, const std::vector<StageWork>& stages
     memory.mean.total += m.total / n;
   }
   return memory;
+}
+
+bool fits(const EstimateJob& job, const JobMemory& memory) {
+  const double gpu = job.platform.gpu.memory_gib, host = job.platform.host.memory_gib;
+  return (gpu <= 0 || memory.most.total <= gpu) && (host <= 0 || memory.host <= host);
 }
 
 std::string what_would_fit(const EstimateJob& job, const MemoryParts& m) {

@@ -19,7 +19,10 @@ struct JobMemory {
   // they do not even fit while weights are updated, for pages go in the order of their last use and an update uses all
   // in turn.
   double paged_out = 0;
+  double host = 0;  // GiB of a server's own memory: what its ranks keep there; all taken to be of the fullest stage
 };
+// Whether a job fits into the memory of its GPUs and, where that is known, of its servers.
+bool fits(const EstimateJob& job, const JobMemory& memory);
 // Bytes that an eager model keeps of one layer until its backward pass; where it is recomputed, its input.
 double kept_of_layer(const EstimateJob& job);
 JobMemory memory_of(const EstimateJob& job, const std::vector<StageWork>& stages);

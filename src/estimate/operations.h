@@ -97,7 +97,10 @@ struct JobCosts {
   NetworkModel network = {};
   double launch_ns = 0;    // host, of a launch
   double operator_ns = 0;  // host, of an eager operator round its launches
-  double sustained = 1;    // rate of products in hours of training over that in runs of some milliseconds
+  // Of the multiprocessors, what NCCL's kernels take from those beside them: of groups with several ranks on a server,
+  // and with one on each.
+  double taken_within = 0, taken_between = 0;
+  double sustained = 1;  // rate of products in hours of training over that in runs of some milliseconds
   KernelFactors factors = {};
   // Host, of one step before its passes: the data loader's next batch, the loop round the passes, logging. Of one pass:
   // the schedule's own Python.

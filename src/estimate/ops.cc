@@ -272,7 +272,9 @@ Result<OpsAnswer> OpsAnswers::ask(std::string_view question) {
   } else if (a.kind == "memory") {
     a.bytes = w.number("bytes", -1, 0);
     const MemoryKernel kind = w.choice("kind", kMemoryKernels, MemoryKernel::elementwise);
-    a.shape = fmt::format("{:.0f} bytes", a.bytes);
+    const auto named =
+        std::find_if(kMemoryKernels.begin(), kMemoryKernels.end(), [&](const auto& k) { return k.second == kind; });
+    a.shape = fmt::format("{:.0f} bytes, {}", a.bytes, named->first);
     take(a, costs.memory(a.bytes, kind));
   } else if (a.kind == "memcpy") {
     a.bytes = w.number("bytes", -1, 0);

@@ -84,10 +84,11 @@ Plan plan(const EstimateJob& base, const JobCosts& costs, const PlanSpace& space
     if (!check(job)) return;
     PlanCandidate c{job, 0, 0, 0, {}, true, Binds::compute};
     const std::vector<StageWork> stages = stages_of(job, costs);
-    c.memory = memory_of(job, stages).most;
+    const JobMemory memory = memory_of(job, stages);
+    c.memory = memory.most;
     const double capacity = job.platform.gpu.memory_gib;
-    c.fits = capacity <= 0 || c.memory.total <= capacity;
-    if (!c.fits && c.memory.total > 2 * capacity) {
+    c.fits = fits(job, memory);
+    if (capacity > 0 && c.memory.total > 2 * capacity) {
       ++p.pruned;
       return;
     }

@@ -68,6 +68,10 @@ class Writer {
     EdgeKind kind = EdgeKind::event;
     Ns lag = 0;
   };
+  struct Queued {
+    NodeId node;
+    double left_ns, taken;
+  };
   struct Stage {
     std::size_t slot = 0;
     bool arrived = false;  // at the exchange in `slot`
@@ -77,6 +81,8 @@ class Writer {
     std::vector<NodeId> before;         // compute lane before each of the last bundles: what gathers may not overtake
     NodeId ahead = kNoNode;             // compute lane before the last bundle: what activations may not overtake
     std::vector<NodeId> weights_ready;  // by bundle over all chunks: gathered for the first forward pass
+    std::vector<Queued> queued;         // on the data lane, in its order
+    std::size_t moved = 0;              // of them, that are over
   };
   struct Carried {  // between two stages
     NodeId sender = kNoNode, receiver = kNoNode, done = kNoNode;
@@ -132,20 +138,38 @@ class Writer {
       close();
       issue = waited;
     }
-    const NodeId run = node(s, compute, NodeKind::kernel, b.through_ns);
+    const double slowed = slowed_by_transfers(st, b);
+    const NodeId run = node(s, compute, NodeKind::kernel, b.through_ns + slowed);
     edge(free_from, EdgeKind::stream);
     for (const Wait& w : st.waits) edge(w.node, w.kind, static_cast<double>(w.lag));
     close();
     const NodeId tail = node(s, compute, NodeKind::kernel, 0);
     edge(run, EdgeKind::stream);
-    edge(issued_from, EdgeKind::launch, b.late_ns);
+    edge(issued_from, EdgeKind::launch, b.late_ns + slowed * std::min(1.0, b.through_ns / b.late_ns));
     close();
     st.waits.clear();
     st.last[host] = issue;
     st.last[compute] = tail;
-    out_.pieces.push_back({s, kNoNode, tail, &b, Part::data_comm, phase});
+    out_.pieces.push_back({s, kNoNode, tail, &b, Part::data_comm, phase, false, slowed});
     Act& a = act(ActKind::chain, s, phase);
-    a.node = run, a.tail = tail, a.block = &b;
+    a.node = run, a.tail = tail, a.block = &b, a.slowed_ns = slowed;
+  }
+  // Kernels have fewer multiprocessors while NCCL's run beside them. What does, is told from the order of things: a
+  // transfer that a block waits for is over, others go on beside it for as long as they take.
+  double slowed_by_transfers(Stage& st, const Block& b) {
+    for (const Wait& w : st.waits)
+      for (std::size_t k = st.moved; k < st.queued.size(); ++k)
+        if (st.queued[k].node == w.node) st.moved = k + 1;
+    double slowed = 0;
+    for (double rest = b.compute_ns; rest > 0 && st.moved < st.queued.size();) {
+      Queued& q = st.queued[st.moved];
+      const double beside = std::min(rest / (1 - q.taken), q.left_ns);
+      slowed += beside * q.taken;
+      rest -= beside * (1 - q.taken);
+      q.left_ns -= beside;
+      if (q.left_ns <= 0) ++st.moved;
+    }
+    return slowed;
   }
   // On a lane of its own, behind what the lane had and `after`.
   NodeId beside(std::uint32_t s, double ns, NodeId after, const TransferShape& shape, StepPhase phase) {
@@ -157,6 +181,10 @@ class Writer {
     edge(after, EdgeKind::event);
     close();
     st.last[lane] = n;
+    if (!copies) {
+      const Placement at = placement_of(job_, shape.group);
+      st.queued.push_back({n, ns, at.members_in_server > 1 ? costs_.taken_within : costs_.taken_between});
+    }
     out_.pieces.push_back({s, kNoNode, n, nullptr, copies ? Part::copies : Part::data_comm, phase});
     Act& a = act(ActKind::transfer, s, phase, ns);
     a.node = n, a.shape = shape;
@@ -215,6 +243,14 @@ class Writer {
   }
   // DeepSpeed's stage 2 and all of stage 3 keep only the shard of the gradients: reduced in every micro-batch.
   bool reduces_each() const { return job_.zero == 3 || (job_.zero == 2 && job_.framework == Framework::deepspeed); }
+  // What is not reduced in a backward pass is reduced after the last one; what must be in every pass can only wait.
+  bool reduces_in_pass(bool last) const { return replicated() && (reduces_each() || (job_.overlap_gradients && last)); }
+  void reduce_beside(std::uint32_t s, const Weights& w) {
+    reduce(s, w, stages_[s].last[compute]);
+    if (job_.overlap_gradients) return;
+    for (const Lane lane : {data, copy})
+      if (stages_[s].last[lane] != kNoNode) stages_[s].waits.push_back({stages_[s].last[lane]});
+  }
   bool replicated() const { return job_.replicas() > 1 || job_.offload != Offload::none; }
 
   // ---- passes ----
@@ -247,7 +283,11 @@ class Writer {
     for (std::size_t k = 0; k < chunk; ++k) before += work_[s].chunks[k].bundles.size();
     for (std::size_t k = 0; k < c.bundles.size(); ++k) {
       if (first) st.waits.push_back({st.weights_ready[before + k]});
-      if (gathers()) gathered(s, c.bundles[k].weights, StepPhase::forward);
+      if (gathers()) {
+        hook(s, c.bundles[k].weights, StepPhase::forward);
+        stages_[s].waits.push_back({gathered(s, c.bundles[k].weights, StepPhase::forward)});
+        st.before.push_back(st.last[compute]);
+      }
       block(s, c.bundles[k].forward, StepPhase::forward);
       if (job_.offload_activations)
         copied(s, kept_bytes(s, chunk), st.last[compute], TransferKind::to_host, StepPhase::forward);
@@ -258,30 +298,44 @@ class Writer {
     return kept_of_layer(job_) * work_[s].layers / static_cast<double>(work_[s].chunks[chunk].bundles.size()) /
            static_cast<double>(job_.chunks);
   }
-  // The gather of a bundle's weights, which the next block waits for.
-  void gathered(std::uint32_t s, const Weights& w, StepPhase phase) {
-    Stage& st = stages_[s];
+  void hook(std::uint32_t s, const Weights& w, StepPhase phase) {
     // FSDP's hooks are round a layer, DeepSpeed's round each of its modules, again where it is recomputed.
     double visits = 1;
     if (job_.framework == Framework::deepspeed)
       visits = w.modules * (phase == StepPhase::backward && job_.recompute == Recompute::full ? 2 : 1);
     host_work(s, visits * estimating::kHookHostNs);
     act(ActKind::hook, s, phase, visits * estimating::kHookHostNs);
+  }
+  // The gather of a bundle's weights, which its block waits for.
+  NodeId gathered(std::uint32_t s, const Weights& w, StepPhase phase) {
+    const Stage& st = stages_[s];
     const NodeId limit =
         st.before.size() >= kGathersAhead ? st.before[st.before.size() - kGathersAhead] : st.last[host];
-    if (const NodeId n = gather(s, w, limit, phase); n != limit) st.waits.push_back({n});
-    st.before.push_back(st.last[compute]);
+    return gather(s, w, limit, phase);
   }
 
   void backward(std::uint32_t s, const Slot& slot, bool weights_too) {
     const Chunk& c = work_[s].chunks[static_cast<std::size_t>(slot.chunk)];
     const bool last = slot.micro_batch == schedule_.micro_batches - 1;
-    const bool reduces = weights_too && replicated() && job_.overlap_gradients && (last || reduces_each());
+    const bool reduces = weights_too && reduces_in_pass(last);
     if (!gathers() && !reduces && !job_.optimizer_in_backward && !job_.offload_activations)
       return block(s, c.backward, StepPhase::backward);
+    NodeId ready = kNoNode;  // gathered for the bundle that is next
+    if (gathers()) {
+      hook(s, c.bundles.back().weights, StepPhase::backward);
+      ready = gathered(s, c.bundles.back().weights, StepPhase::backward);
+    }
     for (std::size_t k = c.bundles.size(); k-- > 0;) {
       const Bundle& b = c.bundles[k];
-      if (gathers()) gathered(s, b.weights, StepPhase::backward);
+      if (gathers()) {
+        stages_[s].waits.push_back({ready});
+        stages_[s].before.push_back(stages_[s].last[compute]);
+        // Of the one after it before this one's gradients are reduced, on the same stream (FSDP's BACKWARD_PRE).
+        if (k > 0) {
+          hook(s, c.bundles[k - 1].weights, StepPhase::backward);
+          ready = gathered(s, c.bundles[k - 1].weights, StepPhase::backward);
+        }
+      }
       if (job_.offload_activations) {  // ahead of the layer that needs it, behind the one before
         const auto chunk = static_cast<std::size_t>(slot.chunk);
         stages_[s].waits.push_back(
@@ -289,7 +343,7 @@ class Writer {
         stages_[s].ahead = stages_[s].last[compute];
       }
       block(s, b.backward, StepPhase::backward);
-      if (reduces) reduce(s, b.weights, stages_[s].last[compute]);
+      if (reduces) reduce_beside(s, b.weights);
       if (job_.optimizer_in_backward) {
         if (reduces) stages_[s].waits.push_back({stages_[s].last[data]});
         paged(s, b.weights.learn);
@@ -308,10 +362,10 @@ class Writer {
   void weight(std::uint32_t s, const Slot& slot) {
     const Chunk& c = work_[s].chunks[static_cast<std::size_t>(slot.chunk)];
     const bool last = slot.micro_batch == schedule_.micro_batches - 1;
-    if (!last || !replicated() || !job_.overlap_gradients) return block(s, c.weight, StepPhase::weight);
+    if (!reduces_in_pass(last)) return block(s, c.weight, StepPhase::weight);
     for (std::size_t k = c.bundles.size(); k-- > 0;) {
       block(s, c.bundles[k].weight, StepPhase::weight);
-      reduce(s, c.bundles[k].weights, stages_[s].last[compute]);
+      reduce_beside(s, c.bundles[k].weights);
     }
   }
 

@@ -22,7 +22,8 @@ struct StepPiece {
   const Block* block = nullptr;  // of the compute lane; it is the stages' and outlives the graph
   Part part = Part::data_comm;   // of a transfer
   StepPhase phase = StepPhase::forward;
-  bool sends = false;  // beside the passes: nobody here waits for it
+  bool sends = false;    // beside the passes: nobody here waits for it
+  double slowed_ns = 0;  // a block: what transfers beside it take from its kernels; it is so much longer
 };
 
 // Of the host, after a wait for the device.
@@ -51,6 +52,7 @@ struct Act {
   NodeId node = kNoNode, tail = kNoNode;  // of the graph; tail: what stands for it in the order of the compute lane
   double ns = 0;                          // of the host, or of a transfer
   const Block* block = nullptr;
+  double slowed_ns = 0;  // chain
   TransferShape shape;
   Transfer transfer;          // post
   double host_ns = 0;         // post: to issue it

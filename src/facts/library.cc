@@ -163,10 +163,12 @@ Result<PlatformFacts> read_platform(const std::string& path, const OwnFacts& own
 template <class Facts>
 Status add_own(Result<Facts> facts, const FactFile& file, std::vector<Facts>& to) {
   if (!facts) return tl::unexpected(facts.error());
-  for (const Facts& other : to) {
-    if (matched_name(other.name, true) == matched_name(facts->name, true))
-      return fail_at(file, file.tables.front().second, "a second file of the name " + facts->name);
-  }
+  const Names mine = names_of(std::vector<Facts>{*facts}).front();
+  for (const Names& other : names_of(to))
+    for (const auto& a : mine)
+      for (const auto& b : other)
+        if (matched_name(a, true) == matched_name(b, true))
+          return fail_at(file, file.tables.front().second, "a second file of the name " + std::string(a));
   to.push_back(std::move(*facts));
   return {};
 }

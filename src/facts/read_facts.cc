@@ -343,7 +343,9 @@ Result<PlatformFacts> platform_of(const FactFile& stated, const KnownParts& know
   const bool nvlink = p.nvlink_gb_per_s > 0;
   const Status ok = hold(
       file, "platform",
-      {{p.nvlink_in_pairs && !nvlink, "nvlink_in_pairs", "nvlink_in_pairs without any NVLink"},
+      {{nvlink && p.nvlink_gb_per_s < 1, "nvlink_gb_per_s",
+        "nvlink_gb_per_s is not possible: 0 for none, else 1 or more"},
+       {p.nvlink_in_pairs && !nvlink, "nvlink_in_pairs", "nvlink_in_pairs without any NVLink"},
        {p.nvlink_sharp && !nvlink, "nvlink_sharp", "nvlink_sharp without any NVLink"},
        {nvlink && p.nvlink_domain % p.gpus_per_node != 0 && p.gpus_per_node % p.nvlink_domain != 0, "nvlink_domain",
         of("nvlink_domain", p.nvlink_domain, "gpus_per_node", p.gpus_per_node) + "do not divide"}});

@@ -180,15 +180,31 @@ Document estimate_document(const EstimateJob& job, const Estimate& e, const std:
                            const std::vector<std::string>& assumptions) {
   Document d;
   d.command = "estimate";
-  if (e.capacity_gib > 0 && !e.fits)
+  if (e.capacity_gib > 0 && e.memory.total > e.capacity_gib)
     d.notes.add("does-not-fit", Severity::warning, 1,
                 fmt::format("{:.1f} GiB of {:.1f}", e.memory.total, e.capacity_gib),
                 "the time is what it would take if it did; would help: " + what_would_fit(job, e.memory));
+  if (e.host_capacity_gib > 0 && e.host_memory_gib > e.host_capacity_gib)
+    d.notes.add("host-memory-does-not-fit", Severity::warning, 1,
+                fmt::format("{:.0f} GiB of {:.0f} of a server", e.host_memory_gib, e.host_capacity_gib),
+                "the time is what it would take if it did; would help: more servers, or less that is offloaded");
+  if (job.model.max_context > 0 && job.positions() > job.model.max_context)
+    d.notes.add("beyond-the-context", Severity::warning, 1,
+                fmt::format("{} tokens, {} of {}", job.positions(), job.model.max_context, job.model.name),
+                job.model.learned_positions ? "the model has no positions for the rest: its table is taken to be longer"
+                                            : "the model was made for shorter sequences; it is estimated all the same");
   d.sections.push_back(layout(job));
   d.sections.push_back(for_people(d.sections.back()));
   d.sections.push_back(answer(job, e));
   d.sections.push_back(memory_section(e, false));
   d.sections.push_back(memory_section(e, true));
+  if (e.host_memory_gib > 0) {
+    Section host{
+        .key = "host_memory_gib_per_server", .title = "Memory of a server's host (GiB)", .single = true, .table = {}};
+    add(host, {.key = "needed"}, e.host_memory_gib);
+    add(host, {.key = "capacity"}, e.host_capacity_gib > 0 ? Cell{e.host_capacity_gib} : Cell{});
+    d.sections.push_back(std::move(host));
+  }
   d.sections.push_back(breakdown(e));
   d.sections.push_back(phases(e));
   d.sections.push_back(modules(e));

@@ -204,6 +204,7 @@ void StageRecorder::chain(const Act& a) {
   const bool of_step = in_backward || a.block == &work.clear || a.block == &work.norm || a.block == &work.optimizer;
   if (a.phase == StepPhase::optimizer && !in_backward) end_pass();
   wait_before(a.node);
+  slower_ = a.block->compute_ns > 0 ? 1 + a.slowed_ns / a.block->compute_ns : 1;
   if (of_step) {
     whole(a);
   } else {
@@ -346,7 +347,7 @@ void StageRecorder::operation(const Operation& o, bool backward, bool first) {
     TaskSpec kernel = task(product    ? product_kernel(job_.platform.gpu, batched && !backward ? "tn" : layout, grouped)
                            : backward ? names.backward_kernel
                                       : names.kernel,
-                           o.compute_ns);
+                           slower_ * o.compute_ns);
     kernel.blocks = product ? blocks_of(std::llround(std::ceil(o.m / 128) * std::ceil(o.n / 128) * o.batch), 1)
                             : blocks_of(std::llround(o.bytes), 8'192);
     const std::string_view inner = product && !grouped ? (batched ? names.inner : "aten::mm")

@@ -91,6 +91,7 @@ class StageRecorder {
   Span pass_;
   double owed_ = 0;  // host time of what the estimate has none for, taken from the next operators
   NodeId last_chain_ = kNoNode;
+  double slower_ = 1;  // kernels of the chain, by transfers beside it
   std::int64_t sequence_ = 9'000;
   std::vector<std::vector<Tape>> tapes_;  // by chunk, of micro-batches whose backward pass is to come
   Tape tape_;                             // of the pass that runs

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kGap = 2;         // between columns, and before the first
 constexpr std::size_t kLeastText = 16;  // no text column is cut below this
+constexpr std::size_t kWholeName = 32;  // what rows are called is copied: a first column as narrow as this stays whole
 
 // ---- characters ----
 
@@ -171,12 +172,13 @@ Printed lay_out(const Section& s, std::size_t column, std::size_t rows) {
 
 // Narrows the widest text columns until the table fits, if it can.
 void fit(std::vector<Printed>& columns, std::size_t width) {
+  const Printed* whole = !columns.empty() && columns.front().width <= kWholeName ? &columns.front() : nullptr;
   for (;;) {
     std::size_t total = 0;
     Printed* widest = nullptr;
     for (Printed& p : columns) {
       total += p.width + kGap;
-      if (!p.right && (!widest || p.width > widest->width)) widest = &p;
+      if (!p.right && &p != whole && (!widest || p.width > widest->width)) widest = &p;
     }
     if (total <= width || !widest || widest->width <= kLeastText) return;
     std::size_t heading = 0;
@@ -187,7 +189,7 @@ void fit(std::vector<Printed>& columns, std::size_t width) {
     // Not below the next widest at once: two long columns share the cut.
     std::size_t second = 0;
     for (const Printed& p : columns) {
-      if (!p.right && &p != widest) second = std::max(second, p.width);
+      if (!p.right && &p != widest && &p != whole) second = std::max(second, p.width);
     }
     widest->width = second > target && second < widest->width ? second : std::max(target, widest->width / 2);
   }
