@@ -95,6 +95,27 @@ INSTANTIATE_TEST_SUITE_P(
                          "--gpus 4 --zero 1 --seq-length 128 --framework deepspeed"}),
     [](const auto& test) { return test.param.name; });
 
+// Projections round the attention are told from it, forward and backward, as the estimate tells them.
+TEST(SynthDissect, ModulesAreThoseOfTheEstimate) {
+  const TempDir dir;
+  answer("synth " + kSmall + "--gpus 1 -o '" + (dir / "traces") + "'");
+  const Json estimate = answer("estimate train " + kSmall + "--gpus 1");
+  const Json dissected = answer("dissect '" + (dir / "traces") + "'");
+  const auto ms = [](const Json& rows, const std::string& name, const std::string& phase) {
+    for (const Json& row : rows)
+      if (row["name"] == name && row["phase"] == phase) return row["gpu_ms"].get<double>();
+    return 0.0;
+  };
+  for (const char* phase : {"forward", "backward"})
+    for (const auto& [here, there] :
+         {std::pair{"qkv projection", "qkv"}, std::pair{"output projection", "output projection"},
+          std::pair{"mlp down", "mlp down"}}) {
+      const double told = ms(estimate["modules"], here, phase);
+      EXPECT_GT(told, 0) << here << phase;
+      EXPECT_NEAR(ms(dissected["modules"], there, phase), told, 0.01 * told) << here << ' ' << phase;
+    }
+}
+
 TEST(CliSynth, AFileForEveryRankWithItsPlaceInTheJob) {
   const TempDir dir;
   const Json made = answer("synth " + kSmall + "--gpus 8 --pp 2 --tp 2 --steps 3 -o '" + (dir / "t") + "'");

@@ -17,6 +17,8 @@ struct FourClasses {  // ns
 enum class Binds : std::uint8_t { compute, memory_bandwidth, links, bubble, host, copies };
 std::string_view name_of(Binds b);
 
+inline constexpr double kHalfOf90 = 1.645;  // half of a 90 % interval, in standard deviations
+
 struct Estimate {
   double iteration_ns = 0;
   double relative_error = 0;        // one standard deviation

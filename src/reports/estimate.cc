@@ -11,7 +11,6 @@ namespace orrery {
 namespace {
 
 constexpr double kMs = 1e6;
-constexpr double k90 = 1.645;  // half of a 90 % interval, in standard deviations
 
 void add(Section& s, Column column, Cell value) {
   s.table.columns.push_back(std::move(column));
@@ -35,7 +34,7 @@ std::string_view phase_name(StepPhase p) {
 
 Section answer(const EstimateJob& job, const Estimate& e) {
   Section s{.key = "", .title = "Estimate", .single = true, .table = {}};
-  const double ms = e.iteration_ns / kMs, half = k90 * e.relative_error * ms, seconds = e.iteration_ns / 1e9;
+  const double ms = e.iteration_ns / kMs, half = kHalfOf90 * e.relative_error * ms, seconds = e.iteration_ns / 1e9;
   const double world = static_cast<double>(job.world());
   const double tokens = static_cast<double>(job.global_batch() * job.seq_length) / seconds;
   const double peak = peak_flop_per_ns(job.platform.gpu, job.precision) / 1e3;

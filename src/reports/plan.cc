@@ -6,7 +6,6 @@
 namespace orrery {
 
 Document plan_document(const Plan& plan, double seconds, const std::string& command) {
-  constexpr double k90 = 1.645;
   Document d;
   d.command = "plan";
   Section s{.key = "candidates", .title = "Candidates, the fastest that fits first", .table = {}};
@@ -41,7 +40,7 @@ Document plan_document(const Plan& plan, double seconds, const std::string& comm
                      {.key = "fits"},
                      {.key = "options", .json_only = true}};
   for (const PlanCandidate& c : plan.candidates) {
-    const double ms = c.iteration_ns / 1e6, half = k90 * c.relative_error * ms;
+    const double ms = c.iteration_ns / 1e6, half = kHalfOf90 * c.relative_error * ms;
     const MemoryParts& m = c.memory;
     const double capacity = c.job.platform.gpu.memory_gib;
     s.table.rows.push_back({layout_text(c.job),

@@ -112,6 +112,11 @@ std::string_view product_kernel(const GpuFacts& gpu, std::string_view layout, bo
                 : "ampere_bf16_s16816gemm_fp32_128x128_ldg8_f2f_stages_64x4_nt";
 }
 
+std::string_view linear_of(Part part) {
+  if (part == Part::qkv || part == Part::mlp_up) return "ColumnParallelLinear";
+  return part == Part::projection || part == Part::mlp_down ? "RowParallelLinear" : "";
+}
+
 std::string_view module_of(Part part) {
   switch (part) {
     case Part::qkv:

@@ -21,6 +21,7 @@ std::string_view product_kernel(const GpuFacts& gpu, std::string_view layout, bo
 
 // The module that a part belongs to within its layer; "" = the layer's own.
 std::string_view module_of(Part part);
+std::string_view linear_of(Part part);  // the class of the linear layer that it is, in Megatron-LM; "" = none
 
 // As the driver names the GPU.
 std::string driver_name(const GpuFacts& gpu);

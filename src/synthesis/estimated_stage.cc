@@ -287,13 +287,26 @@ void StageRecorder::operations(const std::vector<Operation>& list, bool backward
     rec_.open(*thread_, OpKind::python, fmt::format("nn.Module: {}", name), 0);
   };
   if (!owner.empty()) open_module(owner);
-  std::string_view inside;
+  std::string_view inside, linear;  // modules that are open in it
+  const auto close = [&](std::string_view& module) {
+    if (!module.empty()) rec_.close(*thread_, 0);
+    module = "";
+  };
   for (std::size_t i = 0; i < list.size();) {
     const Part part = list[i].part;
-    if (!owner.empty() && module_of(part) != inside && !is_communication(part)) {
-      if (!inside.empty()) rec_.close(*thread_, 0);
-      inside = module_of(part);
-      if (!inside.empty()) open_module(fmt::format("{}_{}", inside, owner.substr(owner.rfind('_') + 1)));
+    if (!owner.empty() && !is_communication(part)) {
+      const std::string_view number = owner.substr(owner.rfind('_') + 1);
+      const std::string_view own = job_.framework == Framework::megatron ? linear_of(part) : "";
+      if (own != linear) close(linear);
+      if (module_of(part) != inside) {
+        close(inside);
+        inside = module_of(part);
+        if (!inside.empty()) open_module(fmt::format("{}_{}", inside, number));
+      }
+      if (own != linear) {
+        linear = own;
+        open_module(fmt::format("{}_{}", own, number));
+      }
     }
     std::size_t end = i + 1;
     while (backward && end < list.size() && list[end].part == part) ++end;
@@ -316,7 +329,8 @@ void StageRecorder::operations(const std::vector<Operation>& list, bool backward
     if (node) rec_.close(*thread_, 0), rec_.close(*thread_, 0);
     i = end;
   }
-  if (!inside.empty()) rec_.close(*thread_, 0);
+  close(linear);
+  close(inside);
   if (!owner.empty()) rec_.close(*thread_, 0);
 }
 
