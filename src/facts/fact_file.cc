@@ -1,25 +1,11 @@
-// The only file that includes toml++: it is heavy.
 #include "facts/fact_file.h"
-
-// An assertion of toml++ 3.3 fails on some text that is not TOML ("[[["): its error, not a crash of ours.
-namespace orrery {
-struct BrokenToml {};
-constexpr void require_toml(bool holds) {
-  if (!holds) throw BrokenToml{};
-}
-}  // namespace orrery
-#define TOML_ASSERT(expression) ::orrery::require_toml(static_cast<bool>(expression))
-#define TOML_HEADER_ONLY 1
-#define TOML_EXCEPTIONS 0
-#define TOML_ENABLE_FORMATTERS 0
-#define TOML_ENABLE_WINDOWS_COMPAT 0
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/byte_source.h"
 #include "base/closest.h"
+#include "base/toml.h"
 
 namespace orrery {
 namespace {
@@ -37,17 +23,6 @@ Status check_text(const FactFile& file, std::string_view text) {
     rest.remove_prefix(std::min(rest.size(), end + 1));
   }
   return {};
-}
-
-Result<toml::table> parse_toml(const FactFile& file, std::string_view text) {
-  try {
-    toml::parse_result parsed = toml::parse(text);
-    if (parsed) return std::move(parsed).table();
-    const toml::parse_error& e = parsed.error();
-    return fail_at(file, std::max<std::int64_t>(1, e.source().begin.line), "not TOML: " + std::string(e.description()));
-  } catch (const BrokenToml&) {
-    return fail_at(file, 1, "not TOML");
-  }
 }
 
 std::int64_t line_of_node(const toml::node& node) { return static_cast<std::int64_t>(node.source().begin.line); }
@@ -153,8 +128,8 @@ const FactEntry* FactFile::find(std::string_view table, std::string_view key) co
 Result<FactFile> parse_facts(std::string_view text, const std::string& where) {
   FactFile file{.where = where, .tables = {}, .entries = {}};
   if (const Status ok = check_text(file, text); !ok) return tl::unexpected(ok.error());
-  const Result<toml::table> parsed = parse_toml(file, text);
-  if (!parsed) return tl::unexpected(parsed.error());
+  const auto parsed = toml_text::parse(text);
+  if (!parsed) return fail_at(file, parsed.error().line, parsed.error().what);
   for (const auto& [key, node] : *parsed) {
     const toml::table* table = node.as_table();
     const std::string name(key.str());
