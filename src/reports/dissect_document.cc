@@ -281,6 +281,7 @@ Section kernels_section(const Means& means) {
   return s;
 }
 
+// told_pct: how much of a class's time is of kernels whose work is known; rates are of those alone.
 Section classes_section(const Means& means) {
   std::map<KernelClass, DissectSum> all;
   const auto rows = means.of(&RankTables::kernels);
@@ -299,11 +300,13 @@ Section classes_section(const Means& means) {
                      {.key = "count", .digits = 1},
                      {.key = "achieved_tflops", .title = "TFLOP/s", .digits = 1},
                      {.key = "achieved_gb_per_s", .title = "GB/s", .digits = 1},
-                     {.key = "roofline_pct", .title = "% of roofline", .digits = 1}};
+                     {.key = "roofline_pct", .title = "% of roofline", .digits = 1},
+                     {.key = "told_pct", .title = "% of time told", .digits = 1}};
   for (const auto& [key, m] : by_time(classes, &Mean::gpu, &Mean::exclusive))
     s.table.rows.push_back({std::string(name_of(*key)), m->gpu, means.share(m->exclusive), count_cell(m->count),
                             rate(m->sum.flops, m->sum.flops_ns, 1e3), rate(m->sum.bytes, m->sum.bytes_ns, 1),
-                            m->sum.bounded_ns > 0 ? percent(m->sum.bound_ns, m->sum.bounded_ns) : Cell{}});
+                            m->sum.bounded_ns > 0 ? percent(m->sum.bound_ns, m->sum.bounded_ns) : Cell{},
+                            percent(std::max(m->sum.flops_ns, m->sum.bytes_ns), static_cast<double>(m->sum.gpu))});
   return s;
 }
 
