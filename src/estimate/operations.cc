@@ -160,6 +160,10 @@ void activation(Writer& w, double tokens, const Mlp& m, bool backward) {
   const Fusion& f = w.fusion();
   const Traffic& t = w.job().model.gated_mlp ? (backward ? f.gate_back : f.gate) : (backward ? f.gelu_back : f.gelu);
   w.traffic(Part::activation, tokens * m.down, t);
+  // Megatron-LM clamps halves and joins them again in operators of their own (weighted_bias_quick_geglu_impl); backward
+  // the same, of their gradients and inputs.
+  if (w.job().model.clamped_gate && w.job().framework == Framework::megatron)
+    w.traffic(Part::activation, tokens * m.down, backward ? Traffic{20, 3} : Traffic{16, 3});
 }
 
 void add_residual(Writer& w) {

@@ -15,6 +15,7 @@ struct ModelFacts {
   std::int64_t max_context = 0;  // 0 = not known
   bool tied_embeddings = false;
   bool gated_mlp = true;           // gate and up projection, then down; else up and down
+  bool clamped_gate = false;       // gate and up are clamped before they are multiplied
   bool rms_norm = true;            // else LayerNorm, with biases
   bool learned_positions = false;  // an embedding of max_context rows; else rotary or none
   bool linear_bias = false;        // of all linear layers of a decoder layer

@@ -22,6 +22,7 @@ constexpr FactField<Model> kModel[] = {
     {"max_context", &Model::max_context, false, 1, 1e9},
     {"tied_embeddings", &Model::tied_embeddings},
     {"gated_mlp", &Model::gated_mlp},
+    {"clamped_gate", &Model::clamped_gate},
     {"rms_norm", &Model::rms_norm},
     {"learned_positions", &Model::learned_positions},
     {"linear_bias", &Model::linear_bias},
