@@ -74,4 +74,6 @@ Result<int> run_plan(const Args& args);      // plan.cc
 Result<int> run_dissect(const Args& args);
 Result<int> run_synth(const Args& args);  // synth.cc
 
+Command jobs_command();  // jobs_command.cc
+
 }  // namespace orrery

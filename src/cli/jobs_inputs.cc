@@ -1,0 +1,178 @@
+#include "cli/jobs_inputs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/byte_source.h"
+#include "base/closest.h"
+#include "base/parallel.h"
+#include "importers/find_inputs.h"
+#include "importers/jobs_time.h"
+
+namespace orrery {
+namespace {
+
+std::string_view last_part(std::string_view path) { return path.substr(path.find_last_of("/:") + 1); }
+
+// "a/trace_seren.csv.gz" -> "trace_seren"
+std::string stem_of(std::string_view path) {
+  std::string name(last_part(path));
+  if (name == "-") return "stdin";
+  for (bool cut = true; cut;) {
+    cut = false;
+    for (const std::string_view ending : {".gz", ".zst", ".csv", ".json", ".txt", ".tsv", ".psv"})
+      if (name.size() > ending.size() && name.ends_with(ending)) {
+        name.resize(name.size() - ending.size());
+        cut = true;
+      }
+  }
+  return name;
+}
+
+std::string parent_of(std::string_view path) {
+  const auto slash = path.find_last_of('/');
+  return slash == std::string_view::npos ? std::string() : std::string(last_part(path.substr(0, slash)));
+}
+
+const std::string* given_cluster(const JobImportOptions& options, const std::string& label) {
+  for (const std::string& name : {label, std::string(last_part(label))})
+    if (const auto it = options.cluster_of.find(name); it != options.cluster_of.end()) return &it->second;
+  return nullptr;
+}
+
+// What one input gave.
+struct Read {
+  JobTable jobs;
+  bool is_jobs = false;
+  std::string skipped;  // why a file that was found, not named, is left out
+  Error error;          // with `what` empty: none
+};
+
+void read_one(const TraceInput& input, const JobImportOptions& options, Read& out) {
+  if (!input.unusable.empty()) {
+    out.skipped = input.unusable;
+    return;
+  }
+  auto source = open_input(input);
+  if (!source) {
+    out.error = source.error();
+    return;
+  }
+  auto first = peek(*source, 64 << 10);
+  if (!first) {
+    out.error = first.error();
+    return;
+  }
+  if (input.optional && !looks_like_jobs(*first)) {
+    out.skipped = "not job records";
+    return;
+  }
+  auto jobs = import_jobs(**source, input.label, options);
+  if (!jobs) {
+    out.error = jobs.error();
+    return;
+  }
+  out.jobs = std::move(*jobs);
+  out.is_jobs = true;
+}
+
+}  // namespace
+
+std::vector<OptionSpec> job_input_options() {
+  return {{"--schema", "NAME", "the files are of this schema: acme, philly, helios, pai, openb, sacct, plain or auto (default)",
+           Takes::word},
+          {"--cluster", "FILE=NAME",
+           "FILE, a path as given or the last part of one, is of cluster NAME (may be repeated; default: the file's "
+           "name); files of one cluster are one table",
+           Takes::file, true},
+          {"--type-column", "NAME", "the column that says what kind of job it is (sacct: Partition)", Takes::word},
+          {"--time-zone", "+HH:MM",
+           "zone of times that name none (default: UTC), and of hours of the day (default: the file's own)",
+           Takes::word}};
+}
+
+Result<JobImportOptions> job_import_options(const Args& args) {
+  JobImportOptions o;
+  if (args.has("--schema")) {
+    o.schema = args.value("--schema");
+    const auto& known = job_schemas();
+    if (std::find(known.begin(), known.end(), o.schema) == known.end()) {
+      const std::string_view near = closest(o.schema, known);
+      return fail("unknown schema " + o.schema, "--schema",
+                  near.empty() ? "acme, philly, helios, pai, openb, sacct, plain or auto"
+                               : fmt::format("did you mean {}?", near));
+    }
+  }
+  if (args.has("--time-zone")) {
+    auto zone = read_utc_offset(args.value("--time-zone"));
+    if (!zone) return tl::unexpected(zone.error());
+    o.time_zone_s = *zone;
+    o.time_zone_given = true;
+  }
+  o.type_column = args.value("--type-column");
+  if (const auto it = args.options.find("--cluster"); it != args.options.end())
+    for (const std::string& text : it->second) {
+      const std::size_t equals = text.rfind('=');
+      if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
+        return fail("not FILE=NAME: " + text, "--cluster", "for example --cluster jobs.csv=Seren");
+      if (!o.cluster_of.emplace(text.substr(0, equals), text.substr(equals + 1)).second)
+        return fail("given twice for " + text.substr(0, equals), "--cluster");
+    }
+  return o;
+}
+
+Result<JobInputs> read_job_inputs(const std::vector<std::string>& paths, const JobImportOptions& options,
+                                  unsigned threads, Progress& progress) {
+  const auto inputs = find_inputs(paths);
+  if (!inputs) return tl::unexpected(inputs.error());
+  progress.stage("reading jobs");
+  std::uint64_t total = 0;
+  for (const TraceInput& i : *inputs) total += i.size;
+  std::vector<Read> read(inputs->size());
+  std::vector<std::atomic<std::uint64_t>> taken(inputs->size());
+  for_each_row(inputs->size(), worker_count(threads), [&](std::size_t i, unsigned) {
+    JobImportOptions own = options;
+    own.progress = [&, i](std::uint64_t done, std::uint64_t) {
+      taken[i] = done;
+      std::uint64_t sum = 0;
+      for (const auto& t : taken) sum += t;
+      progress.update(sum, total);
+    };
+    read_one((*inputs)[i], own, read[i]);
+  });
+
+  JobInputs out;
+  std::vector<bool> named;  // by table: the name was given
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    const TraceInput& input = (*inputs)[i];
+    Read& r = read[i];
+    if (!r.error.what.empty()) return tl::unexpected(r.error);
+    if (!r.is_jobs) {
+      out.notes.add("skipped-file", Severity::info, 1, input.label + ": " + r.skipped);
+      continue;
+    }
+    const std::string* given = given_cluster(options, input.label);
+    std::string name = given ? *given : stem_of(input.label);
+    const auto holds = [&](const JobTable& t) { return t.cluster == name; };
+    auto same = std::find_if(out.jobs.begin(), out.jobs.end(), holds);
+    if (same != out.jobs.end() && given && named[static_cast<std::size_t>(same - out.jobs.begin())]) {
+      append_jobs(*same, r.jobs);
+      continue;
+    }
+    if (same != out.jobs.end()) name = parent_of(input.label) + "/" + name;
+    for (int k = 2; std::find_if(out.jobs.begin(), out.jobs.end(), holds) != out.jobs.end(); ++k)
+      name = fmt::format("{}-{}", stem_of(input.label), k);
+    r.jobs.cluster = name;
+    named.push_back(given != nullptr);
+    out.jobs.push_back(std::move(r.jobs));
+  }
+  if (out.jobs.empty())
+    return fail("no job records", paths.size() == 1 ? paths[0] : std::string("jobs"),
+                "docs/formats/jobs.md names what is read");
+  for (const JobTable& t : out.jobs) out.notes.merge(t.notes);
+  return out;
+}
+
+}  // namespace orrery

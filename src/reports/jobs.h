@@ -1,0 +1,27 @@
+// Answers on the jobs of datacenters. Pure functions of tables; several clusters stand side by side in each.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cluster/job_stats.h"
+#include "data/table.h"
+
+namespace orrery {
+
+// "file", "run", "total".
+std::string_view name_of(DurationKind kind);
+
+// Whole numbers as integers, others as doubles: seconds of milliseconds.
+Cell whole_or_real(double x);
+Cell cell_of_count(std::uint64_t n);
+Cell cell_if(bool known, double x);  // null where it is not known
+Cell cell_of_gpu_time(GpuTime t);    // GPU seconds
+
+// The keys of the contract: clusters[] with counts, types, states, quantiles, by_type, gpus_counts.
+void describe_jobs(const std::vector<JobStats>& clusters, DurationKind kind, std::vector<Section>& out);
+
+// One grouping in full: --by type|state|gpus|user|group.
+Result<Section> jobs_by(const std::vector<JobStats>& clusters, const std::string& by);
+
+}  // namespace orrery
