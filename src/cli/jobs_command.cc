@@ -58,31 +58,32 @@ Result<int> run_jobs(const Args& args) {
 }  // namespace
 
 Command jobs_command() {
-  return {.name = "jobs",
-          .summary = "a datacenter's jobs: who uses the GPUs, how long jobs run and wait, how they end",
-          .operands = "FILE...",
-          .least = 1,
-          .most = kMany,
-          .description =
-              "Reads job records and answers with counts and shares of GPU time by type, state, user and size, with "
-              "durations and waiting by type, cluster beside cluster. Schemas are told by the columns: AcmeTrace "
-              "(Seren, Kalos), Slurm's sacct (--parsable2 or --json), Philly, Helios, Alibaba PAI and openb, or a plain "
-              "CSV (docs/formats/jobs.md). Plain, gzip, zstd and zip files; - is standard input.\n\n"
-              "A GPU job asks for GPUs; GPU time is its duration times its GPUs. Some traces count the waiting in the "
-              "column of durations: --duration run and total are computed from the times instead, and the answer says "
-              "which is shown. Rows that cannot be read are counted, with the first.",
-          .options = with(job_input_options(),
-                          {{"--duration", "file|run|total",
-                            "the file's column (default), start to end, or submission to end", Takes::word},
-                           {"--by", "type|state|gpus|user|group", "one more table: this grouping in full", Takes::word},
-                           kCsv,
-                           kJson,
-                           kQuiet,
-                           kThreads,
-                           kHelp}),
-          .when_incomplete = "rows could not be read, or a file was cut; the others are answered for",
-          .examples = {{"The sample's jobs:", "orrery jobs samples/jobs.csv"}},
-          .run = run_jobs};
+  return {
+      .name = "jobs",
+      .summary = "a datacenter's jobs: who uses the GPUs, how long jobs run and wait, how they end",
+      .operands = "FILE...",
+      .least = 1,
+      .most = kMany,
+      .description =
+          "Reads job records and answers with counts and shares of GPU time by type, state, user and size, with "
+          "durations and waiting by type, cluster beside cluster. Schemas are told by the columns: AcmeTrace "
+          "(Seren, Kalos), Slurm's sacct (--parsable2 or --json), Philly, Helios, Alibaba PAI and openb, or a plain "
+          "CSV (docs/formats/jobs.md). Plain, gzip, zstd and zip files; - is standard input.\n\n"
+          "A GPU job asks for GPUs; GPU time is its duration times its GPUs. Some traces count the waiting in the "
+          "column of durations: --duration run and total are computed from the times instead, and the answer says "
+          "which is shown. Rows that cannot be read are counted, with the first.",
+      .options = with(job_input_options(),
+                      {{"--duration", "file|run|total",
+                        "the file's column (default), start to end, or submission to end", Takes::word},
+                       {"--by", "type|state|gpus|user|group", "one more table: this grouping in full", Takes::word},
+                       kCsv,
+                       kJson,
+                       kQuiet,
+                       kThreads,
+                       kHelp}),
+      .when_incomplete = "rows could not be read, or a file was cut; the others are answered for",
+      .examples = {{"The sample's jobs:", "orrery jobs samples/jobs.csv"}},
+      .run = run_jobs};
 }
 
 }  // namespace orrery

@@ -81,16 +81,16 @@ void read_one(const TraceInput& input, const JobImportOptions& options, Read& ou
 }  // namespace
 
 std::vector<OptionSpec> job_input_options() {
-  return {{"--schema", "NAME", "the files are of this schema: acme, philly, helios, pai, openb, sacct, plain or auto (default)",
-           Takes::word},
-          {"--cluster", "FILE=NAME",
-           "FILE, a path as given or the last part of one, is of cluster NAME (may be repeated; default: the file's "
-           "name); files of one cluster are one table",
-           Takes::file, true},
-          {"--type-column", "NAME", "the column that says what kind of job it is (sacct: Partition)", Takes::word},
-          {"--time-zone", "+HH:MM",
-           "zone of times that name none (default: UTC), and of hours of the day (default: the file's own)",
-           Takes::word}};
+  return {
+      {"--schema", "NAME",
+       "the files are of this schema: acme, philly, helios, pai, openb, sacct, plain or auto (default)", Takes::word},
+      {"--cluster", "FILE=NAME",
+       "FILE, a path as given or the last part of one, is of cluster NAME (may be repeated; default: the file's "
+       "name); files of one cluster are one table",
+       Takes::file, true},
+      {"--type-column", "NAME", "the column that says what kind of job it is (sacct: Partition)", Takes::word},
+      {"--time-zone", "+HH:MM",
+       "zone of times that name none (default: UTC), and of hours of the day (default: the file's own)", Takes::word}};
 }
 
 Result<JobImportOptions> job_import_options(const Args& args) {

@@ -20,8 +20,8 @@ struct JobInputs {
 Result<JobImportOptions> job_import_options(const Args& args);
 std::vector<OptionSpec> job_input_options();
 
-// Files of one cluster (--cluster gives them the same name) become one table. Errors: nothing to read, a named file that
-// is none of the formats.
+// Files of one cluster (--cluster gives them the same name) become one table. Errors: nothing to read, a named file
+// that is none of the formats.
 Result<JobInputs> read_job_inputs(const std::vector<std::string>& paths, const JobImportOptions& options,
                                   unsigned threads, Progress& progress);
 

@@ -12,38 +12,18 @@ Outcome outcome_of(std::string_view state) {
     Outcome outcome;
   };
   // Slurm, AcmeTrace and Helios; Philly (Pass, Killed); Alibaba PAI (Terminated); Kubernetes (Succeeded, Running).
-  static constexpr std::array<Word, 32> kWords = {{{"completed", Outcome::completed},
-                                                   {"complete", Outcome::completed},
-                                                   {"pass", Outcome::completed},
-                                                   {"passed", Outcome::completed},
-                                                   {"succeeded", Outcome::completed},
-                                                   {"success", Outcome::completed},
-                                                   {"terminated", Outcome::completed},
-                                                   {"finished", Outcome::completed},
-                                                   {"failed", Outcome::failed},
-                                                   {"failure", Outcome::failed},
-                                                   {"error", Outcome::failed},
-                                                   {"out_of_memory", Outcome::failed},
-                                                   {"oomkilled", Outcome::failed},
-                                                   {"boot_fail", Outcome::node_fail},
-                                                   {"node_fail", Outcome::node_fail},
-                                                   {"cancelled", Outcome::cancelled},
-                                                   {"canceled", Outcome::cancelled},
-                                                   {"killed", Outcome::cancelled},
-                                                   {"stopped", Outcome::cancelled},
-                                                   {"deadline", Outcome::timeout},
-                                                   {"timeout", Outcome::timeout},
-                                                   {"preempted", Outcome::preempted},
-                                                   {"requeued", Outcome::preempted},
-                                                   {"evicted", Outcome::preempted},
-                                                   {"running", Outcome::active},
-                                                   {"pending", Outcome::active},
-                                                   {"suspended", Outcome::active},
-                                                   {"completing", Outcome::active},
-                                                   {"configuring", Outcome::active},
-                                                   {"waiting", Outcome::active},
-                                                   {"ready", Outcome::active},
-                                                   {"queued", Outcome::active}}};
+  static constexpr std::array<Word, 32> kWords = {
+      {{"completed", Outcome::completed},  {"complete", Outcome::completed},  {"pass", Outcome::completed},
+       {"passed", Outcome::completed},     {"succeeded", Outcome::completed}, {"success", Outcome::completed},
+       {"terminated", Outcome::completed}, {"finished", Outcome::completed},  {"failed", Outcome::failed},
+       {"failure", Outcome::failed},       {"error", Outcome::failed},        {"out_of_memory", Outcome::failed},
+       {"oomkilled", Outcome::failed},     {"boot_fail", Outcome::node_fail}, {"node_fail", Outcome::node_fail},
+       {"cancelled", Outcome::cancelled},  {"canceled", Outcome::cancelled},  {"killed", Outcome::cancelled},
+       {"stopped", Outcome::cancelled},    {"deadline", Outcome::timeout},    {"timeout", Outcome::timeout},
+       {"preempted", Outcome::preempted},  {"requeued", Outcome::preempted},  {"evicted", Outcome::preempted},
+       {"running", Outcome::active},       {"pending", Outcome::active},      {"suspended", Outcome::active},
+       {"completing", Outcome::active},    {"configuring", Outcome::active},  {"waiting", Outcome::active},
+       {"ready", Outcome::active},         {"queued", Outcome::active}}};
   const std::string name = lower(state);
   for (const Word& w : kWords)
     if (name == w.word) return w.outcome;

@@ -46,13 +46,13 @@ struct JobTable {
   std::string ids;
   std::vector<std::uint32_t> id_end;
 
-  std::int32_t utc_offset_s = 0;   // of the file's times: for hours of the day
-  bool relative_times = false;     // seconds since the begin of the trace
-  bool has_type = false;           // the file has a column of types
-  bool has_reason = false;         // ... of reasons
-  std::uint64_t span_runs = 0;     // rows whose duration is end - start and not end - submit
-  std::uint64_t span_totals = 0;   // the other way round
-  std::uint64_t duplicates = 0;    // rows equal to another in all that is kept
+  std::int32_t utc_offset_s = 0;  // of the file's times: for hours of the day
+  bool relative_times = false;    // seconds since the begin of the trace
+  bool has_type = false;          // the file has a column of types
+  bool has_reason = false;        // ... of reasons
+  std::uint64_t span_runs = 0;    // rows whose duration is end - start and not end - submit
+  std::uint64_t span_totals = 0;  // the other way round
+  std::uint64_t duplicates = 0;   // rows equal to another in all that is kept
   Notes notes;
 
   std::size_t size() const { return gpu_milli.size(); }

@@ -15,11 +15,11 @@ namespace orrery {
 class ByteSource;
 
 struct JobImportOptions {
-  std::string schema = "auto";                     // or acme, philly, helios, pai, openb, sacct, plain
-  std::int32_t time_zone_s = 0;                    // of times that name none, seconds east of Greenwich
-  bool time_zone_given = false;                    // for hours of the day: instead of the file's own
-  std::string type_column;                         // the column that says what kind of job it is; "" = the schema's
-  std::map<std::string, std::string> cluster_of;   // --cluster FILE=NAME; FILE as given or its last part
+  std::string schema = "auto";                    // or acme, philly, helios, pai, openb, sacct, plain
+  std::int32_t time_zone_s = 0;                   // of times that name none, seconds east of Greenwich
+  bool time_zone_given = false;                   // for hours of the day: instead of the file's own
+  std::string type_column;                        // the column that says what kind of job it is; "" = the schema's
+  std::map<std::string, std::string> cluster_of;  // --cluster FILE=NAME; FILE as given or its last part
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;  // bytes as stored; may be empty
 };
 

@@ -46,7 +46,8 @@ Result<CsvReader::Row> CsvReader::next(std::vector<std::string_view>& fields) {
           if (!more) return tl::unexpected(more.error());
           continue;
         }
-        if (separator_ != '|') quotes += static_cast<std::size_t>(std::count(from + scanned, from + (end_ - begin_), '"'));
+        if (separator_ != '|')
+          quotes += static_cast<std::size_t>(std::count(from + scanned, from + (end_ - begin_), '"'));
         scanned = end_ - begin_;
         break;
       }

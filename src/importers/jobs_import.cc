@@ -177,6 +177,7 @@ Result<JobTable> import_jobs(ByteSource& source, const std::string& label, const
       rows.bad(reader.line(), fmt::format("{} fields of {}", fields.size(), width), reader.text());
       continue;
     }
+    if (form->adjust) record = {};  // it may have filled what has no column
     for (std::size_t u = 0; u < uses; ++u) record.text[used[u].first] = fields[used[u].second];
     if (form->adjust && form->adjust(fields, *form, record, scratch) == RecordUse::skip) continue;
     rows.add(record, reader.line());
@@ -186,10 +187,12 @@ Result<JobTable> import_jobs(ByteSource& source, const std::string& label, const
                   "steps are part of the job above them");
   const SourceTrouble trouble = source.trouble();
   if (trouble.kind != SourceTrouble::Kind::none)
-    table.notes.add("truncated", Severity::data_loss, 1, fmt::format("{}: {} at byte {}", label, trouble.what, trouble.at),
+    table.notes.add("truncated", Severity::data_loss, 1,
+                    fmt::format("{}: {} at byte {}", label, trouble.what, trouble.at),
                     "the rows before it are answered for");
   if (table.size() == 0)
-    return fail(table.notes.rows.empty() ? "a header and no jobs" : "no usable job: " + table.notes.rows[0].first, label);
+    return fail(table.notes.rows.empty() ? "a header and no jobs" : "no usable job: " + table.notes.rows[0].first,
+                label);
   return table;
 }
 

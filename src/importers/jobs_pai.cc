@@ -1,4 +1,5 @@
-// Alibaba: the task table of PAI 2020 (GPUs and CPUs in percent, per instance) and the pods of openb 2023 (thousandths).
+// Alibaba: the task table of PAI 2020 (GPUs and CPUs in percent, per instance) and the pods of openb 2023
+// (thousandths).
 #include <fmt/format.h>
 
 #include "base/number_text.h"

@@ -98,7 +98,10 @@ bool JobRows::count(JobField f, int scale, const JobRecord& record, std::uint64_
     milli = static_cast<std::int32_t>(v);
     return true;
   }
-  bad(line, f == JobField::gpus ? "not a number of GPUs" : f == JobField::cpus ? "not a number of CPUs" : "not a number of nodes",
+  bad(line,
+      f == JobField::gpus   ? "not a number of GPUs"
+      : f == JobField::cpus ? "not a number of CPUs"
+                            : "not a number of nodes",
       text);
   return false;
 }

@@ -13,7 +13,23 @@
 
 namespace orrery {
 
-enum class JobField : std::uint8_t { id, user, group, type, state, submit, start, end, duration, queue, gpus, cpus, nodes, reason, limit };
+enum class JobField : std::uint8_t {
+  id,
+  user,
+  group,
+  type,
+  state,
+  submit,
+  start,
+  end,
+  duration,
+  queue,
+  gpus,
+  cpus,
+  nodes,
+  reason,
+  limit
+};
 inline constexpr std::size_t kJobFields = 15;
 
 struct JobRecord {

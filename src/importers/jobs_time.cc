@@ -145,7 +145,8 @@ bool read_clock(std::string_view t, std::int64_t& ms) {
       if (colons == 0 || read_scaled(t, 3, seconds_ms) != NumberState::ok || seconds_ms < 0) return false;
       break;
     }
-    if (++colons > 2 || read_int(t.substr(0, colon), part) != NumberState::ok || part < 0 || part > 1'000'000) return false;
+    if (++colons > 2 || read_int(t.substr(0, colon), part) != NumberState::ok || part < 0 || part > 1'000'000)
+      return false;
     minutes = minutes * 60 + part;
     t.remove_prefix(colon + 1);
   }

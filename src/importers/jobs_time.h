@@ -19,8 +19,9 @@ class TimeReader {
 
   explicit TimeReader(std::int32_t default_offset_s = 0) : default_offset_s_(default_offset_s) {}
 
-  // "2023-03-01 00:18:22+08:00", "2023-03-01T00:18:22.5Z", "2017/10/09 07:01", or seconds since 1970 (or since the begin
-  // of a trace). "", "None", "Unknown", "NA", "null" and "nan" are none. Times without a zone are in the default offset.
+  // "2023-03-01 00:18:22+08:00", "2023-03-01T00:18:22.5Z", "2017/10/09 07:01", or seconds since 1970 (or since the
+  // begin of a trace). "", "None", "Unknown", "NA", "null" and "nan" are none. Times without a zone are in the default
+  // offset.
   State read(std::string_view text, std::int64_t& ms);
 
   bool saw_zone() const { return saw_zone_; }

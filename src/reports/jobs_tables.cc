@@ -28,8 +28,8 @@ Section shares(std::string key, std::string title, const std::vector<JobStats>& 
   for (const JobStats& c : clusters)
     for (const Share& s : c.*list)
       out.table.rows.push_back({c.cluster, s.name, cell_of_count(s.count),
-                                percent(static_cast<double>(s.count), static_cast<double>(c.gpu_jobs)), cell_of_gpu_time(s.time),
-                                percent(gpu_seconds(s.time), gpu_seconds(c.gpu_time))});
+                                percent(static_cast<double>(s.count), static_cast<double>(c.gpu_jobs)),
+                                cell_of_gpu_time(s.time), percent(gpu_seconds(s.time), gpu_seconds(c.gpu_time))});
   return out;
 }
 
@@ -53,8 +53,9 @@ Section sizes(const std::vector<JobStats>& clusters) {
     for (const SizeClass& s : c.sizes) {
       const auto n = static_cast<double>(s.count);
       const auto queued = static_cast<double>(s.queued);
-      out.table.rows.push_back({c.cluster, size_name(s), cell_of_count(s.count), percent(n, static_cast<double>(c.gpu_jobs)),
-                                cell_of_gpu_time(s.time), percent(gpu_seconds(s.time), gpu_seconds(c.gpu_time)),
+      out.table.rows.push_back({c.cluster, size_name(s), cell_of_count(s.count),
+                                percent(n, static_cast<double>(c.gpu_jobs)), cell_of_gpu_time(s.time),
+                                percent(gpu_seconds(s.time), gpu_seconds(c.gpu_time)),
                                 cell_if(s.queued != 0, s.queue_sum_s / queued),
                                 cell_if(s.queued != 0, percent(static_cast<double>(s.over_hour), queued)),
                                 percent(static_cast<double>(s.failed), n)});
@@ -73,7 +74,9 @@ Section summary(const std::vector<JobStats>& clusters, DurationKind kind) {
                        {.key = "duration_kind", .title = "", .json_only = true},
                        {.key = "gpu_jobs_without_duration", .json_only = true}};
   std::string title = "Clusters (durations: ";
-  title += kind == DurationKind::file ? "as the file's column has them" : kind == DurationKind::run ? "start to end" : "submission to end";
+  title += kind == DurationKind::file  ? "as the file's column has them"
+           : kind == DurationKind::run ? "start to end"
+                                       : "submission to end";
   out.title = title + ")";
   const auto add = [&](const char* key, const char* people, bool hidden, int digits) {
     out.table.columns.push_back({.key = key, .title = people, .json_only = hidden, .digits = digits});
@@ -92,8 +95,13 @@ Section summary(const std::vector<JobStats>& clusters, DurationKind kind) {
     add(key, "", true, 3);
   for (const JobStats& c : clusters) {
     const TypeStats& all = c.by_type.front();
-    std::vector<Cell> row{c.cluster, cell_of_count(c.jobs), cell_of_count(c.gpu_jobs), cell_of_count(c.cpu_jobs), cell_of_gpu_time(c.gpu_time),
-                          std::string(name_of(kind)), cell_of_count(c.without_duration)};
+    std::vector<Cell> row{c.cluster,
+                          cell_of_count(c.jobs),
+                          cell_of_count(c.gpu_jobs),
+                          cell_of_count(c.cpu_jobs),
+                          cell_of_gpu_time(c.gpu_time),
+                          std::string(name_of(kind)),
+                          cell_of_count(c.without_duration)};
     for (const Spread* s : {&all.duration_s, &all.queue_s})
       add_spread(row, *s, {&S::mean, &S::p25, &S::p50, &S::p75, &S::p90, &S::p99, &S::max});
     add_spread(row, all.gpus, {&S::mean, &S::p50, &S::max});
@@ -180,8 +188,8 @@ Section all_states(const std::vector<JobStats>& clusters) {
   out.table.columns = {{.key = "cluster"}, {.key = "name"}, {.key = "count"}, {.key = "count_pct"}};
   for (const JobStats& c : clusters)
     for (const Share& s : c.all_states)
-      out.table.rows.push_back(
-          {c.cluster, s.name, cell_of_count(s.count), percent(static_cast<double>(s.count), static_cast<double>(c.jobs))});
+      out.table.rows.push_back({c.cluster, s.name, cell_of_count(s.count),
+                                percent(static_cast<double>(s.count), static_cast<double>(c.jobs))});
   return out;
 }
 
@@ -189,7 +197,8 @@ Section all_states(const std::vector<JobStats>& clusters) {
 Section all_jobs(const std::vector<JobStats>& clusters) {
   Section out{.key = "clusters[].all_jobs{}", .title = "", .table = {}};
   out.table.columns = {{.key = "cluster"}, {.key = "quantity"}, {.key = "jobs"}};
-  for (const char* q : {"sum", "mean", "min", "p50", "p90", "p95", "p99", "max"}) out.table.columns.push_back({.key = q});
+  for (const char* q : {"sum", "mean", "min", "p50", "p90", "p95", "p99", "max"})
+    out.table.columns.push_back({.key = q});
   for (const JobStats& c : clusters)
     for (const auto& [name, s] : {std::pair<const char*, const Spread*>{"duration_s", &c.all_duration_s},
                                   {"queue_s", &c.all_queue_s},
@@ -240,8 +249,8 @@ Result<Section> jobs_by(const std::vector<JobStats>& clusters, const std::string
       for (std::size_t g = 1; g < c.by_gpus.size(); ++g)
         if (const Share& s = c.by_gpus[g]; s.count != 0)
           out.table.rows.push_back({c.cluster, fmt::format("{}", g), cell_of_count(s.count),
-                                    percent(static_cast<double>(s.count), static_cast<double>(c.gpu_jobs)), cell_of_gpu_time(s.time),
-                                    percent(gpu_seconds(s.time), gpu_seconds(c.gpu_time))});
+                                    percent(static_cast<double>(s.count), static_cast<double>(c.gpu_jobs)),
+                                    cell_of_gpu_time(s.time), percent(gpu_seconds(s.time), gpu_seconds(c.gpu_time))});
     return out;
   }
   const std::vector<std::string_view> known{"type", "state", "gpus", "user", "group"};

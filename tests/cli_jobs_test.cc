@@ -1,0 +1,219 @@
+// orrery jobs: the whole tool on made files, and on the full-size tables beside this checkout where they are.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "cli_run.h"
+
+namespace orrery::test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json jobs(const std::string& arguments, int status = 0) {
+  const Outcome o = orrery("jobs --json " + arguments);
+  EXPECT_EQ(o.status, status) << arguments << ": " << o.err;
+  return o.out.empty() ? Json() : Json::parse(o.out);
+}
+
+void expect_refused(const std::string& arguments, const std::string& says) {
+  const Outcome o = orrery("jobs " + arguments);
+  EXPECT_EQ(o.status, 2) << arguments;
+  EXPECT_EQ(o.out, "") << arguments;
+  EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << arguments << ": " << o.err;
+  EXPECT_NE(o.err.find(says), std::string::npos) << arguments << ": " << o.err;
+}
+
+const Json& named(const Json& list, const std::string& name) {
+  static const Json none;
+  for (const Json& e : list)
+    if (e["name"] == name) return e;
+  ADD_FAILURE() << "no " << name;
+  return none;
+}
+
+const std::string kTwo =
+    "job_id,user,type,state,gpus,duration,queue\n1,a,Eval.v2,COMPLETED,1,10,2\n2,b,Pretrain,FAILED,16,1000,3\n";
+
+TEST(CliJobs, TheKeysOfTheContract) {
+  const TempDir dir;
+  write_text(dir / "small.csv", kTwo);
+  write_text(dir / "other.csv", "gpus,duration\n4,100\n");
+  const Json d = jobs((dir / "small.csv") + " " + (dir / "other.csv"));
+  ASSERT_EQ(d["clusters"].size(), 2u);
+  const Json& c = d["clusters"][0];
+  EXPECT_EQ(c["name"], "small");
+  EXPECT_EQ(d["clusters"][1]["name"], "other");
+  EXPECT_EQ(c["jobs"], 2);
+  EXPECT_EQ(c["gpu_jobs"], 2);
+  EXPECT_EQ(c["cpu_jobs"], 0);
+  EXPECT_EQ(c["gpu_time_s"], 16010);
+  EXPECT_EQ(c["types"][0], Json::parse(R"({"name": "Pretrain", "count": 1, "count_pct": 50.0, "gpu_time_s": 16000,
+                                           "gpu_time_pct": 99.937539})"));
+  EXPECT_EQ(named(c["states"], "FAILED")["gpu_time_s"], 16000);
+  for (const char* key : {"mean", "p25", "p50", "p75", "p90", "p99", "max"}) {
+    EXPECT_TRUE(c["duration_s"].contains(key)) << key;
+    EXPECT_TRUE(c["queue_s"].contains(key)) << key;
+  }
+  EXPECT_EQ(c["duration_s"]["p50"], 505);
+  const Json& eval = c["by_type"]["Eval.v2"];
+  EXPECT_EQ(eval["duration_counts"].size(), 22u);
+  EXPECT_EQ(eval["queue_counts"].size(), 23u);
+  EXPECT_EQ(eval["duration_counts"][3], Json::parse("[8, 0]"));
+  EXPECT_EQ(eval["duration_counts"][4], Json::parse("[16, 1]"));
+  for (const char* key : {"p5", "p25", "p50", "p75", "p95"}) EXPECT_EQ(eval["gpus"][key], 1) << key;
+  EXPECT_EQ(c["by_type"]["ALL"]["duration_counts"][21], Json::parse("[2097152, 2]"));
+  ASSERT_EQ(c["gpus_counts"].size(), 1024u);
+  EXPECT_EQ(c["gpus_counts"][14][1], 1);
+  EXPECT_EQ(c["gpus_counts"][15], Json::parse("[16, 2, 1.0]"));
+}
+
+TEST(CliJobs, BothDefinitionsOfDuration) {
+  const TempDir dir;
+  write_text(dir / "k.csv",
+             "job_id,gpus,submit_time,start_time,end_time,duration\n"
+             "1,8,2024-01-01 00:00:00,2024-01-01 00:00:10,2024-01-01 00:00:18,18\n");
+  const Json file = jobs(dir / "k.csv"), run = jobs("--duration run " + (dir / "k.csv"));
+  EXPECT_EQ(file["clusters"][0]["duration_s"]["max"], 18);
+  EXPECT_EQ(file["clusters"][0]["duration_kind"], "file");
+  EXPECT_NE(std::find_if(file["notes"].begin(), file["notes"].end(),
+                         [](const Json& n) { return n["name"] == "duration-counts-waiting"; }),
+            file["notes"].end());
+  EXPECT_EQ(run["clusters"][0]["duration_s"]["max"], 8);
+  EXPECT_EQ(run["clusters"][0]["gpu_time_s"], 64);
+  EXPECT_EQ(run["clusters"][0]["duration_kind"], "run");
+  EXPECT_NE(orrery("jobs --duration run " + (dir / "k.csv")).out.find("Clusters (durations: start to end)"),
+            std::string::npos);
+}
+
+TEST(CliJobs, BadRowsAreExitOne) {
+  const TempDir dir;
+  write_text(dir / "b.csv", kTwo + "3,a,Eval,COMPLETED,x,1,1\n");
+  const Json d = jobs(dir / "b.csv", 1);
+  EXPECT_EQ(d["clusters"][0]["jobs"], 2);
+  EXPECT_EQ(d["notes"][0]["name"], "bad-row");
+  EXPECT_EQ(d["notes"][0]["count"], 1);
+}
+
+TEST(CliJobs, FilesOfOneClusterAreOneTable) {
+  const TempDir dir;
+  write_text(dir / "march.csv", kTwo);
+  write_text(dir / "april.csv", kTwo);
+  const Json d = jobs("--cluster march.csv=C --cluster april.csv=C " + (dir / "march.csv") + " " + (dir / "april.csv"));
+  ASSERT_EQ(d["clusters"].size(), 1u);
+  EXPECT_EQ(d["clusters"][0]["jobs"], 4);
+  const Json all = jobs(dir.path.string());
+  EXPECT_EQ(all["clusters"].size(), 2u);
+}
+
+TEST(CliJobs, ContainersAndStandardInput) {
+  const Outcome o = shell("gzip -c samples/jobs.csv | \"$orrery\" jobs --json - | sed -n '/\"gpu_jobs\"/p'");
+  EXPECT_NE(o.out.find("300"), std::string::npos) << o.out << o.err;
+  EXPECT_EQ(shell("zstd -qc samples/jobs.csv | \"$orrery\" jobs -").status, 0);
+  const Outcome cut = shell("gzip -c samples/jobs.csv | head -c 6000 | \"$orrery\" jobs --json -");
+  EXPECT_EQ(cut.status, 1);
+  EXPECT_NE(cut.out.find("truncated"), std::string::npos);
+}
+
+TEST(CliJobs, TablesAsFilesAndByOneKey) {
+  const TempDir dir;
+  write_text(dir / "small.csv", kTwo);
+  const Outcome o = orrery("jobs --by user --csv " + (dir / "out") + " " + (dir / "small.csv"));
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_NE(o.out.find("By user\n"), std::string::npos);
+  EXPECT_EQ(read_file(dir / "out/types.csv"),
+            "cluster,name,count,count_pct,gpu_time_s,gpu_time_pct\r\nsmall,Pretrain,1,50,16000,99.93753904\r\n"
+            "small,Eval.v2,1,50,10,0.0624609619\r\n");
+  EXPECT_NE(read_file(dir / "out/duration_counts.csv").find("small,ALL,16,1\r\n"), std::string::npos);
+}
+
+TEST(CliJobs, WhatCannotBeUsedIsRefused) {
+  expect_refused("samples/gpt-tp2-pp2-dp2/rank-0.json.gz", "not job records");
+  expect_refused("no-such-file.csv", "no such file or directory");
+  expect_refused("--schema acm samples/jobs.csv", "did you mean acme?");
+  expect_refused("--schema acme samples/jobs.csv", "not a file of schema acme");
+  expect_refused("--duration walltime samples/jobs.csv", "no such duration");
+  expect_refused("--by colour samples/jobs.csv", "no grouping by colour");
+  expect_refused("--cluster x samples/jobs.csv", "not FILE=NAME");
+  expect_refused("--time-zone CET samples/jobs.csv", "not a time zone");
+}
+
+// ---- the full-size tables
+
+struct Checker {
+  int checks = 0;
+  void near(const Json& got, double want, double slack, const std::string& what) {
+    ++checks;
+    ASSERT_TRUE(got.is_number()) << what;
+    EXPECT_LE(std::fabs(got.get<double>() - want), slack) << what << ": " << got << ", not " << want;
+  }
+  void same(const Json& got, const Json& want, const std::string& what) { near(got, want.get<double>(), 0, what); }
+};
+
+void compare(const Json& gold, const std::string& cluster, const Json& c, Checker& check) {
+  check.same(c["jobs"], gold["rows"][cluster], "rows");
+  check.same(c["gpu_jobs"], gold["gpu_jobs"][cluster], "GPU jobs");
+  check.same(c["cpu_jobs"], gold["cpu_jobs"][cluster], "CPU jobs");
+  for (const auto& [type, n] : gold["gpu_jobs_by_type"][cluster].items())
+    check.same(named(c["types"], type)["count"], n, type);
+  for (const auto& [key, curve] : gold["cdf_counts"].items()) {
+    if (key.rfind(cluster + "/", 0) != 0) continue;
+    const std::size_t slash = key.rfind('/');
+    const std::string type = key.substr(cluster.size() + 1, slash - cluster.size() - 1), what = key.substr(slash + 1);
+    for (const auto& [threshold, n] : curve.items()) {
+      const auto t = static_cast<std::size_t>(std::stoul(threshold));
+      if (what == "gpu_num") {
+        check.same(c["gpus_counts"][t - 1][1], n, key + " " + threshold);
+        continue;
+      }
+      std::size_t k = 0;
+      while ((std::size_t{1} << k) < t) ++k;
+      check.same(c["by_type"][type][what + "_counts"][k][1], n, key + " " + threshold);
+    }
+  }
+  for (const auto& [gpus, pct] : gold["gpu_time_cdf_percent_by_gpu_num/" + cluster].items())
+    check.near(c["gpus_counts"][std::stoul(gpus) - 1][2], pct.get<double>() / 100, 0.51e-6, "GPU time up to " + gpus);
+  for (const auto& [type, box] : gold["boxplot_gpu_num"][cluster].items())
+    for (const auto& [ours, theirs] :
+         {std::pair{"low", "wl"}, {"p25", "q1"}, {"p50", "med"}, {"p75", "q3"}, {"high", "wh"}})
+      check.same(c["by_type"][type]["gpus"][ours], box[theirs], type + " " + theirs);
+}
+
+TEST(CliJobs, EveryCountOfTheReleasedTrace) {
+  const fs::path data = fs::path(ORRERY_SOURCE_DIR) / "../shared/data/acme";
+  if (!fs::exists(data / "golden.json")) {
+    std::cout << "SKIP: no job traces in ../shared/data\n";
+    return;
+  }
+  const Json gold = Json::parse(read_file(data / "golden.json"));
+  const Json d = jobs((data / "acme_like_seren.csv.gz").string() + " " + (data / "acme_like_kalos.csv.gz").string());
+  ASSERT_EQ(d["clusters"].size(), 2u);
+  const Json &seren = d["clusters"][0], &kalos = d["clusters"][1];
+  Checker check;
+  compare(gold, "seren", seren, check);
+  compare(gold, "kalos", kalos, check);
+  for (const auto& [type, pct] : gold["gpu_time_share_percent_by_type"]["seren"].items())
+    check.near(named(seren["types"], type)["gpu_time_pct"], pct.get<double>(), 0.51e-5, "Seren " + type);
+  const double total = kalos["gpu_time_s"].get<double>();
+  const double rest = total - named(kalos["types"], "SFT")["gpu_time_s"].get<double>();
+  for (const auto& [type, pct] : gold["gpu_time_share_percent_by_type"]["kalos_excluding_SFT"].items())
+    check.near(Json(100 * named(kalos["types"], type)["gpu_time_s"].get<double>() / rest), pct.get<double>(), 0.51e-5,
+               "Kalos " + type);
+  const Json& time = gold["kalos_gpu_time_seconds"];
+  check.same(kalos["gpu_time_s"], time["total"], "GPU time");
+  const Json &done = named(kalos["states"], "COMPLETED")["gpu_time_s"],
+             &gone = named(kalos["states"], "CANCELLED")["gpu_time_s"];
+  check.same(done, time["COMPLETED"], "COMPLETED");
+  check.same(gone, time["CANCELLED"], "CANCELLED");
+  check.near(Json(total - done.get<double>() - gone.get<double>()), time["other(FAILED+RUNNING)"].get<double>(), 0,
+             "other");
+  for (const auto& [state, n] : gold["state_counts_all_jobs"]["kalos"].items())
+    check.same(named(kalos["all_states"], state)["count"], n, state);
+  EXPECT_GT(check.checks, 600);
+}
+
+}  // namespace
+}  // namespace orrery::test
