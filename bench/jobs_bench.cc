@@ -162,11 +162,10 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   const std::string script = path + ".py";
   std::ofstream(script) << kPandas;
-  const std::string python =
-      "p=$(command -v python3 /usr/bin/python3 | while read -r c; do $c -c 'import pandas' 2> /dev/null && echo $c; "
-      "done); "
-      "${p%%[[:space:]]*}";
-  if (std::system(fmt::format("{} '{}' '{}'", python, script, path).c_str()) != 0) fmt::print("pandas: not here\n");
+  const char* const with_pandas =
+      "for p in python3 /usr/bin/python3; do if $p -c 'import pandas' 2> /dev/null; then exec $p '{}' '{}'; fi; done; "
+      "echo pandas: not here";
+  if (std::system(fmt::format(fmt::runtime(with_pandas), script, path).c_str()) != 0) fmt::print("pandas: failed\n");
   std::filesystem::remove(script);
   if (!made.empty()) std::filesystem::remove(made);
   return rate >= 1 && best.bytes_per_row < 300 ? 0 : 1;

@@ -215,5 +215,44 @@ TEST(CliJobs, EveryCountOfTheReleasedTrace) {
   EXPECT_GT(check.checks, 600);
 }
 
+TEST(CliJobs, QuantilesOfTheReleasedSamples) {
+  const fs::path data = fs::path(ORRERY_SOURCE_DIR) / "../shared/data/acme";
+  if (!fs::exists(data / "golden.json")) {
+    std::cout << "SKIP: no samples in ../shared/data\n";
+    return;
+  }
+  const Json gold = Json::parse(read_file(data / "golden.json"))["pkl_quantiles"];
+  int checks = 0;
+  for (const auto& [key, want] : gold.items()) {
+    const std::size_t colon = key.find(".pkl:");
+    const std::string metric = key.substr(colon + 5);
+    const fs::path file = data / "util_quantiles_csv" / (key.substr(0, colon) + "__" + metric + ".csv");
+    if (!fs::exists(file)) continue;
+    const Json got =
+        jobs("--cluster " + file.filename().string() + "=C " + file.string())["clusters"][0]["utilization"];
+    for (const auto& [name, value] : want.items()) {
+      const double v = value.get<double>();
+      EXPECT_NEAR(got[metric][name].get<double>(), v, std::max(5e-4, std::fabs(v) * 1e-5 + 6e-5)) << key << " " << name;
+      ++checks;
+    }
+  }
+  EXPECT_GT(checks, 200);
+}
+
+TEST(CliJobs, SamplesGoToTheClusterOfTheirName) {
+  const TempDir dir;
+  write_text(dir / "trace_alpha.csv", kTwo);
+  write_text(dir / "trace_beta.csv", kTwo);
+  write_text(dir / "util_gpu_beta__gpu_util.csv", "percentile,value\n0,0\n100,100\n");
+  fs::create_directory(dir / "gamma");
+  write_text(dir / "gamma/POWER_USAGE.csv", "Time,10.0.0.1-0\n2024-01-01 00:00:00,60\n2024-01-01 01:00:00,400\n");
+  const Json d = jobs(dir.path.string());
+  ASSERT_EQ(d["clusters"].size(), 3u);
+  EXPECT_EQ(named(d["clusters"], "trace_beta")["utilization"]["gpu_util"]["mean"], 50);
+  const Json& gamma = named(d["clusters"], "gamma");
+  EXPECT_EQ(gamma["utilization"]["POWER_USAGE"]["idle_pct"].get<double>() > 0, true);
+  EXPECT_NEAR(gamma["energy"]["POWER_USAGE"]["energy_kwh"].get<double>(), 0.46, 1e-9);
+}
+
 }  // namespace
 }  // namespace orrery::test

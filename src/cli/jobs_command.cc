@@ -1,10 +1,12 @@
 // orrery jobs: who uses a datacenter's GPUs, how long jobs run and wait, how they end.
 #include <fmt/format.h>
 
+#include "base/number_text.h"
 #include "cli/command.h"
 #include "cli/common_options.h"
 #include "cli/jobs_inputs.h"
 #include "reports/jobs.h"
+#include "reports/jobs_utilization.h"
 
 namespace orrery {
 namespace {
@@ -26,6 +28,26 @@ void note_durations(const std::vector<JobTable>& tables, DurationKind kind, Note
                 "GPU time counts the waiting, too; --duration run leaves it out");
 }
 
+// A number from an option, within limits.
+Result<double> number_of(const Args& args, const char* option, double otherwise, double least, double most) {
+  if (!args.has(option)) return otherwise;
+  double x = 0;
+  if (read_double(args.value(option), x) != NumberState::ok || x < least || x > most)
+    return fail("not a number from " + fmt::format("{:g} to {:g}: ", least, most) + args.value(option), option);
+  return x;
+}
+
+Result<PowerTerms> power_terms(const Args& args) {
+  PowerTerms t;
+  const auto idle = number_of(args, "--idle-watts", t.idle_gpu_watts, 0, 10'000);
+  if (!idle) return tl::unexpected(idle.error());
+  const auto pue = number_of(args, "--pue", t.pue, 1, 10);
+  if (!pue) return tl::unexpected(pue.error());
+  const auto carbon = number_of(args, "--carbon-factor", t.carbon_kg_per_kwh, 0, 10);
+  if (!carbon) return tl::unexpected(carbon.error());
+  return PowerTerms{*idle, *pue, *carbon};
+}
+
 Result<int> run_jobs(const Args& args) {
   const auto options = understand(*find_command("jobs"), args);
   if (!options) return tl::unexpected(options.error());
@@ -33,6 +55,15 @@ Result<int> run_jobs(const Args& args) {
   if (!import) return tl::unexpected(import.error());
   const auto kind = duration_kind(args);
   if (!kind) return tl::unexpected(kind.error());
+  std::vector<SimQuestion> questions;
+  if (const auto it = args.options.find("--what-if"); it != args.options.end())
+    for (const std::string& text : it->second) {
+      auto question = read_sim_question(text);
+      if (!question) return tl::unexpected(question.error());
+      questions.push_back(std::move(*question));
+    }
+  const auto power = power_terms(args);
+  if (!power) return tl::unexpected(power.error());
   Progress progress(options->show_progress);
   auto inputs = read_job_inputs(args.positional, *import, options->threads, progress);
   if (!inputs) return tl::unexpected(inputs.error());
@@ -45,11 +76,19 @@ Result<int> run_jobs(const Args& args) {
   d.inputs = args.positional;
   d.notes = inputs->notes;
   note_durations(inputs->jobs, *kind, d.notes);
-  describe_jobs(stats, *kind, d.sections);
+  if (!stats.empty()) describe_jobs(stats, *kind, d.sections);
+  describe_utilization(inputs->utilization, *power, d.sections);
+  if (!questions.empty()) {
+    progress.stage("simulating");
+    auto what_if = jobs_what_if(
+        inputs->jobs, questions, [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); }, d.notes);
+    if (!what_if) return tl::unexpected(what_if.error());
+    for (Section& s : *what_if) d.sections.push_back(std::move(s));
+  }
   if (args.has("--by")) {
     auto by = jobs_by(stats, args.value("--by"));
     if (!by) return tl::unexpected(by.error());
-    d.sections.insert(d.sections.begin() + 1, std::move(*by));
+    d.sections.insert(d.sections.begin() + (stats.empty() ? 0 : 1), std::move(*by));
   }
   progress.finish();
   return emit(d, *options);
@@ -82,7 +121,10 @@ Command jobs_command() {
                        kThreads,
                        kHelp}),
       .when_incomplete = "rows could not be read, or a file was cut; the others are answered for",
-      .examples = {{"The sample's jobs:", "orrery jobs samples/jobs.csv"}},
+      .examples = {{"The sample's jobs:", "orrery jobs samples/jobs.csv"},
+                   {"The same jobs on fewer GPUs, with backfilling, and with half of them kept for pretraining:",
+                    "orrery jobs samples/jobs.csv --what-if gpus=160,policy=easy --what-if "
+                    "gpus=256,policy=easy,reserve=Pretrain:128,preempt=on,checkpoint=1800"}},
       .run = run_jobs};
 }
 

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <set>
 
 #include "base/byte_source.h"
 #include "base/closest.h"
 #include "base/parallel.h"
+#include "base/text_match.h"
 #include "importers/find_inputs.h"
 #include "importers/jobs_time.h"
+#include "importers/jobs_utilization.h"
 
 namespace orrery {
 namespace {
@@ -42,10 +45,66 @@ const std::string* given_cluster(const JobImportOptions& options, const std::str
   return nullptr;
 }
 
+// Words of a file's name that say what it holds, not where it is from.
+const std::set<std::string, std::less<>> kGeneralWords = {
+    "util",   "utilization", "utilisation", "gpu",     "cpu",    "node",      "mem",  "memory", "power",     "temp",
+    "usage",  "ib",          "server",      "servers", "send",   "receive",   "recv", "full",   "trace",     "traces",
+    "jobs",   "job",         "log",         "logs",    "sample", "list",      "data", "csv",    "quantiles", "metrics",
+    "metric", "dcgm",        "ipmi",        "a",       "ab",     "b",         "c",    "d",      "derived",   "w",
+    "pct",    "active",      "sm",          "tensor",  "pipe",   "occupancy", "fb",   "used",   "free",      "xid",
+    "errors", "clock",       "copy",        "dram",    "cluster"};
+
+std::vector<std::string> words_of(std::string_view name) {
+  std::vector<std::string> words;
+  std::string word;
+  for (const char c : lower(name) + "_") {
+    if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) {
+      word += c;
+      continue;
+    }
+    const bool number = word.find_first_not_of("0123456789") == std::string::npos;
+    if (!number && !word.starts_with("sample") && kGeneralWords.find(word) == kGeneralWords.end())
+      words.push_back(word);
+    word.clear();
+  }
+  return words;
+}
+
+// "util_gpu_seren__gpu_util": where it is from, then the quantity.
+std::pair<std::string, std::string> source_and_metric(const std::string& stem) {
+  const std::size_t two = stem.find("__");
+  return two == std::string::npos ? std::pair{stem, stem} : std::pair{stem.substr(0, two), stem.substr(two + 2)};
+}
+
+// Of the known clusters the one whose name shares most words with the file's (or its directory's), if one does alone.
+std::string cluster_for(const std::string& label, const std::vector<JobTable>& jobs) {
+  const std::string source = source_and_metric(stem_of(label)).first;
+  std::vector<std::string> words = words_of(source);
+  if (words.empty()) words = words_of(parent_of(label));
+  const JobTable* best = nullptr;
+  std::size_t most = 0;
+  bool alone = true;
+  for (const JobTable& t : jobs) {
+    const std::vector<std::string> own = words_of(t.cluster);
+    std::size_t shared = 0;
+    for (const std::string& w : words) shared += std::find(own.begin(), own.end(), w) != own.end();
+    alone = shared > most || (alone && shared < most);
+    if (shared > most) {
+      most = shared;
+      best = &t;
+    }
+  }
+  if (best && alone) return best->cluster;
+  std::string name;
+  for (const std::string& w : words) name += (name.empty() ? "" : "_") + w;
+  return name.empty() ? source : name;
+}
+
 // What one input gave.
 struct Read {
   JobTable jobs;
   bool is_jobs = false;
+  UtilFile utilization;
   std::string skipped;  // why a file that was found, not named, is left out
   Error error;          // with `what` empty: none
 };
@@ -65,8 +124,17 @@ void read_one(const TraceInput& input, const JobImportOptions& options, Read& ou
     out.error = first.error();
     return;
   }
-  if (input.optional && !looks_like_jobs(*first)) {
-    out.skipped = "not job records";
+  const bool is_jobs = looks_like_jobs(*first);
+  if (!is_jobs && looks_like_utilization(*first)) {
+    auto utilization = import_utilization(**source, input.label, source_and_metric(stem_of(input.label)).second);
+    if (utilization)
+      out.utilization = std::move(*utilization);
+    else
+      out.error = utilization.error();
+    return;
+  }
+  if (input.optional && !is_jobs) {
+    out.skipped = "neither job records nor samples";
     return;
   }
   auto jobs = import_jobs(**source, input.label, options);
@@ -149,6 +217,7 @@ Result<JobInputs> read_job_inputs(const std::vector<std::string>& paths, const J
     const TraceInput& input = (*inputs)[i];
     Read& r = read[i];
     if (!r.error.what.empty()) return tl::unexpected(r.error);
+    if (!r.utilization.metrics.empty()) continue;  // below: its cluster may come later
     if (!r.is_jobs) {
       out.notes.add("skipped-file", Severity::info, 1, input.label + ": " + r.skipped);
       continue;
@@ -168,7 +237,22 @@ Result<JobInputs> read_job_inputs(const std::vector<std::string>& paths, const J
     named.push_back(given != nullptr);
     out.jobs.push_back(std::move(r.jobs));
   }
-  if (out.jobs.empty())
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    const std::string& label = (*inputs)[i].label;
+    const std::string* given = given_cluster(options, label);
+    for (UtilMetric& m : read[i].utilization.metrics) {
+      m.cluster = given ? *given : cluster_for(label, out.jobs);
+      const std::string source = source_and_metric(stem_of(label)).first;
+      for (const UtilMetric& other : out.utilization)
+        if (other.cluster == m.cluster && other.name == m.name) {
+          m.name += " (" + source + ")";
+          break;
+        }
+      out.utilization.push_back(std::move(m));
+    }
+    out.notes.merge(read[i].utilization.notes);
+  }
+  if (out.jobs.empty() && out.utilization.empty())
     return fail("no job records", paths.size() == 1 ? paths[0] : std::string("jobs"),
                 "docs/formats/jobs.md names what is read");
   for (const JobTable& t : out.jobs) out.notes.merge(t.notes);

@@ -7,12 +7,14 @@
 #include "cli/command.h"
 #include "cli/options.h"
 #include "data/jobs.h"
+#include "data/utilization.h"
 #include "importers/jobs.h"
 
 namespace orrery {
 
 struct JobInputs {
-  std::vector<JobTable> jobs;  // one a cluster, in the order of the files
+  std::vector<JobTable> jobs;           // one a cluster, in the order of the files
+  std::vector<UtilMetric> utilization;  // of those clusters where names agree, else of their own
   Notes notes;
 };
 

@@ -1,10 +1,12 @@
 // Answers on the jobs of datacenters. Pure functions of tables; several clusters stand side by side in each.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "cluster/job_stats.h"
+#include "cluster/scheduler.h"
 #include "data/table.h"
 
 namespace orrery {
@@ -23,5 +25,12 @@ void describe_jobs(const std::vector<JobStats>& clusters, DurationKind kind, std
 
 // One grouping in full: --by type|state|gpus|user|group.
 Result<Section> jobs_by(const std::vector<JobStats>& clusters, const std::string& by);
+
+// The jobs of each cluster under each policy. Durations are those at work (DurationKind::run). Errors: a reservation
+// for a type that no job has.
+Result<std::vector<Section>> jobs_what_if(const std::vector<JobTable>& clusters,
+                                          const std::vector<SimQuestion>& questions,
+                                          const std::function<void(std::uint64_t, std::uint64_t)>& progress,
+                                          Notes& notes);
 
 }  // namespace orrery

@@ -1,0 +1,138 @@
+// The same jobs under another cluster or policy: waiting, use of the GPUs, what was done again.
+#include <fmt/format.h>
+
+#include "cluster/scheduler.h"
+#include "reports/jobs.h"
+
+namespace orrery {
+namespace {
+
+void add_row(Table& t, const std::string& cluster, const std::string& text, const std::string& type,
+             std::vector<std::int64_t>& waits) {
+  const Spread s = spread_of(waits, 1000);
+  std::vector<Cell> row{cluster, text, type, cell_of_count(s.n)};
+  for (const double Spread::*q : {&Spread::mean, &Spread::p50, &Spread::p90, &Spread::p99, &Spread::max})
+    row.push_back(cell_if(s.n != 0, s.*q));
+  t.rows.push_back(std::move(row));
+}
+
+}  // namespace
+
+Result<std::vector<Section>> jobs_what_if(const std::vector<JobTable>& clusters,
+                                          const std::vector<SimQuestion>& questions,
+                                          const std::function<void(std::uint64_t, std::uint64_t)>& progress,
+                                          Notes& notes) {
+  Section runs{.key = "clusters[].what_if", .title = "What if (simulated)", .table = {}};
+  runs.table.columns = {{.key = "cluster"},
+                        {.key = "policy"},
+                        {.key = "jobs"},
+                        {.key = "mean_queue_s", .title = "mean wait s", .digits = 1},
+                        {.key = "mean_slowdown", .title = "mean slowdown", .digits = 2},
+                        {.key = "span_s", .title = "span s", .digits = 0},
+                        {.key = "gpu_used_pct", .title = "% of GPUs used", .digits = 1},
+                        {.key = "longest_queue", .title = "longest queue"},
+                        {.key = "preemptions"},
+                        {.key = "lost_gpu_s", .title = "lost GPU s", .digits = 0},
+                        {.key = "too_large", .title = "too large"}};
+  Section waits{.key = "clusters[].what_if_queue", .title = "What if: waiting by type (s)", .table = {}};
+  waits.table.columns = {{.key = "cluster"},
+                         {.key = "policy"},
+                         {.key = "type"},
+                         {.key = "jobs"},
+                         {.key = "mean", .digits = 1},
+                         {.key = "p50", .title = "median", .digits = 1},
+                         {.key = "p90", .digits = 1},
+                         {.key = "p99", .digits = 1},
+                         {.key = "max", .digits = 1}};
+  for (const JobTable& t : clusters) {
+    std::vector<SimJob> jobs;
+    std::vector<std::uint32_t> row_of;
+    std::uint64_t unusable = 0;
+    for (std::size_t r = 0; r < t.size(); ++r) {
+      if (t.gpu_milli[r] == 0) continue;
+      const std::int64_t run = duration_of(t, r, DurationKind::run), submit = t.submit_ms[r];
+      if (run == kNoTime || run < 0 || submit == kNoTime) {
+        ++unusable;
+        continue;
+      }
+      // A limit that the job outlived is none to plan by.
+      const std::int64_t limit = std::int64_t{t.limit_s[r]} * 1000;
+      jobs.push_back({submit, run, limit >= run ? limit : 0, t.gpu_milli[r], false});
+      row_of.push_back(static_cast<std::uint32_t>(r));
+    }
+    notes.add("not-simulated", Severity::warning, unusable, t.cluster, "GPU jobs without a submission or a duration");
+    if (jobs.empty()) continue;
+    std::vector<StrId> types;  // most jobs first is not needed: as they appear
+    std::vector<std::uint32_t> type_of(jobs.size());
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      const StrId type = t.type[row_of[i]];
+      auto it = std::find(types.begin(), types.end(), type);
+      if (it == types.end()) it = types.insert(types.end(), type);
+      type_of[i] = static_cast<std::uint32_t>(it - types.begin());
+    }
+    const auto shown = [&](std::size_t type) {
+      const std::string_view v = t.names.view(types[type]);
+      return v.empty() ? std::string("(none)") : std::string(v);
+    };
+    const auto describe = [&](const std::string& text, const std::vector<std::int64_t>& waited) {
+      std::vector<std::int64_t> all;
+      std::vector<std::vector<std::int64_t>> by(types.size());
+      for (std::size_t i = 0; i < waited.size(); ++i)
+        if (waited[i] >= 0) {
+          all.push_back(waited[i]);
+          by[type_of[i]].push_back(waited[i]);
+        }
+      add_row(waits.table, t.cluster, text, "ALL", all);
+      for (std::size_t k = 0; types.size() > 1 && k < types.size(); ++k)
+        add_row(waits.table, t.cluster, text, shown(k), by[k]);
+    };
+    std::vector<std::int64_t> recorded(jobs.size(), -1);
+    for (std::size_t i = 0; i < jobs.size(); ++i)
+      if (const std::int64_t q = t.queue_ms[row_of[i]]; q != kNoTime) recorded[i] = q;
+    describe("as recorded", recorded);
+    for (const SimQuestion& q : questions) {
+      bool any = q.favoured_type.empty();
+      for (std::size_t i = 0; i < jobs.size(); ++i) {
+        jobs[i].favoured = !q.favoured_type.empty() && shown(type_of[i]) == q.favoured_type;
+        any |= jobs[i].favoured;
+      }
+      if (!any)
+        return fail("no GPU job of type " + q.favoured_type, "--what-if, " + t.cluster,
+                    "reserve=TYPE:GPUS names a type");
+      const SimResult r = simulate(jobs, q.policy, progress);
+      std::vector<std::int64_t> waited(jobs.size(), -1);
+      double slowdown = 0, wait = 0;
+      std::uint64_t n = 0;
+      for (std::size_t i = 0; i < jobs.size(); ++i) {
+        if (r.end_ms[i] == SimResult::kNever) continue;
+        // From submission to end, less what it worked: stops and what was done again are waiting, too.
+        waited[i] = r.end_ms[i] - jobs[i].submit_ms - jobs[i].run_ms;
+        const auto bound = static_cast<double>(std::max<std::int64_t>(jobs[i].run_ms, 10'000));
+        slowdown += std::max(1.0, static_cast<double>(waited[i] + jobs[i].run_ms) / bound);
+        wait += static_cast<double>(waited[i]) / 1000;
+        ++n;
+      }
+      const auto count = static_cast<double>(std::max<std::uint64_t>(n, 1));
+      const auto span = static_cast<double>(r.last_ms - r.first_ms);
+      std::vector<Cell> row{t.cluster, q.text, cell_of_count(n)};
+      row.push_back(cell_if(n != 0, wait / count));
+      row.push_back(cell_if(n != 0, slowdown / count));
+      row.push_back(whole_or_real(span / 1000));
+      row.push_back(cell_if(span > 0, 100 * r.work_ms / (static_cast<double>(q.policy.gpu_milli) / 1000) / span));
+      row.push_back(cell_of_count(r.longest_queue));
+      row.push_back(cell_of_count(r.preemptions));
+      row.push_back(whole_or_real(r.lost_ms / 1000));
+      row.push_back(cell_of_count(r.too_large));
+      runs.table.rows.push_back(std::move(row));
+      notes.add("too-large", Severity::warning, r.too_large, t.cluster + ": " + q.text,
+                "jobs that ask for more GPUs than they may have are not simulated");
+      describe(q.text, waited);
+    }
+  }
+  std::vector<Section> out;
+  out.push_back(std::move(runs));
+  out.push_back(std::move(waits));
+  return out;
+}
+
+}  // namespace orrery
