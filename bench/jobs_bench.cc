@@ -19,7 +19,9 @@
 #include <string>
 
 #include "base/byte_source.h"
+#include "cluster/failures.h"
 #include "cluster/job_stats.h"
+#include "cluster/patterns.h"
 #include "importers/jobs.h"
 #include "importers/jobs_time.h"
 
@@ -86,10 +88,12 @@ Measured measure(const std::string& path) {
   auto source = decompressed(open_file(path).value(), path).value();
   const JobTable jobs = import_jobs(*source, path, {}).value();
   const JobStats s = job_stats(jobs, DurationKind::file);
+  const FailureStats failures = failure_stats(jobs, {}, {});
+  const Patterns times = patterns(jobs);
   m.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   m.rows = jobs.size();
   m.bytes_per_row = (resident_bytes() - before) / static_cast<double>(m.rows);
-  m.gpu_jobs = s.gpu_jobs;
+  m.gpu_jobs = times.days.empty() || failures.types.empty() ? 0 : s.gpu_jobs;
   m.gpu_time_s = gpu_seconds(s.gpu_time);
   return m;
 }

@@ -1,21 +1,67 @@
 // orrery jobs: who uses a datacenter's GPUs, how long jobs run and wait, how they end.
 #include <fmt/format.h>
 
+#include "base/byte_source.h"
 #include "base/number_text.h"
 #include "cli/command.h"
 #include "cli/common_options.h"
 #include "cli/jobs_inputs.h"
+#include "importers/jobs_reasons.h"
 #include "reports/jobs.h"
 #include "reports/jobs_utilization.h"
 
 namespace orrery {
 namespace {
 
+// Everything that the options say beside what is read.
+struct Asked {
+  DurationKind kind = DurationKind::file;
+  PowerTerms power;
+  FailureTerms failures;
+  std::vector<SimQuestion> questions;
+};
+
 Result<DurationKind> duration_kind(const Args& args) {
   const std::string text = args.has("--duration") ? args.value("--duration") : "file";
   for (const DurationKind k : {DurationKind::file, DurationKind::run, DurationKind::total})
     if (text == name_of(k)) return k;
   return fail("no such duration: " + text, "--duration", "file, run (start to end) or total (submission to end)");
+}
+
+// A number from an option, within limits; the target keeps its value where the option is not given.
+Status number(const Args& args, const char* option, double least, double most, double& to) {
+  if (!args.has(option)) return {};
+  double x = 0;
+  if (read_double(args.value(option), x) != NumberState::ok || x < least || x > most)
+    return fail(fmt::format("not a number from {:g} to {:g}: {}", least, most, args.value(option)), option);
+  to = x;
+  return {};
+}
+
+Result<Asked> understand_jobs(const Args& args) {
+  Asked a;
+  const auto kind = duration_kind(args);
+  if (!kind) return tl::unexpected(kind.error());
+  a.kind = *kind;
+  struct Number {
+    const char* option;
+    double least, most;
+    double* to;
+  };
+  for (const Number& n : {Number{"--idle-watts", 0, 10'000, &a.power.idle_gpu_watts},
+                          {"--pue", 1, 10, &a.power.pue},
+                          {"--carbon-factor", 0, 10, &a.power.carbon_kg_per_kwh},
+                          {"--checkpoint-interval", 0, 1e7, &a.failures.checkpoint_s},
+                          {"--restart-overhead", 0, 1e6, &a.failures.restart_s},
+                          {"--gpus-per-node", 1, 1024, &a.failures.gpus_per_node}})
+    if (auto ok = number(args, n.option, n.least, n.most, *n.to); !ok) return tl::unexpected(ok.error());
+  if (const auto it = args.options.find("--what-if"); it != args.options.end())
+    for (const std::string& text : it->second) {
+      auto question = read_sim_question(text);
+      if (!question) return tl::unexpected(question.error());
+      a.questions.push_back(std::move(*question));
+    }
+  return a;
 }
 
 // Which of the two durations a file's column is, where it tells.
@@ -28,24 +74,26 @@ void note_durations(const std::vector<JobTable>& tables, DurationKind kind, Note
                 "GPU time counts the waiting, too; --duration run leaves it out");
 }
 
-// A number from an option, within limits.
-Result<double> number_of(const Args& args, const char* option, double otherwise, double least, double most) {
-  if (!args.has(option)) return otherwise;
-  double x = 0;
-  if (read_double(args.value(option), x) != NumberState::ok || x < least || x > most)
-    return fail("not a number from " + fmt::format("{:g} to {:g}: ", least, most) + args.value(option), option);
-  return x;
-}
-
-Result<PowerTerms> power_terms(const Args& args) {
-  PowerTerms t;
-  const auto idle = number_of(args, "--idle-watts", t.idle_gpu_watts, 0, 10'000);
-  if (!idle) return tl::unexpected(idle.error());
-  const auto pue = number_of(args, "--pue", t.pue, 1, 10);
-  if (!pue) return tl::unexpected(pue.error());
-  const auto carbon = number_of(args, "--carbon-factor", t.carbon_kg_per_kwh, 0, 10);
-  if (!carbon) return tl::unexpected(carbon.error());
-  return PowerTerms{*idle, *pue, *carbon};
+// Reasons of all --reasons files into the tables.
+Status join(const Args& args, std::vector<JobTable>& tables, Categories& categories, Notes& notes) {
+  const auto it = args.options.find("--reasons");
+  if (it == args.options.end()) return {};
+  for (const std::string& path : it->second) {
+    auto file = open_file(path);
+    if (!file) return tl::unexpected(file.error());
+    auto source = decompressed(std::move(*file), path);
+    if (!source) return tl::unexpected(source.error());
+    const auto reasons = import_reasons(**source, path);
+    if (!reasons) return tl::unexpected(reasons.error());
+    std::uint64_t joined = 0;
+    for (JobTable& t : tables) joined += join_reasons(t, *reasons);
+    if (joined == 0)
+      return fail("no job has an id of this file", path, "ids are those of the job records; logs are named after them");
+    for (const auto& [reason, category] : reasons->categories) categories.emplace(reason, category);
+    notes.merge(reasons->notes);
+    notes.add("reasons-joined", Severity::info, joined, path);
+  }
+  return {};
 }
 
 Result<int> run_jobs(const Args& args) {
@@ -53,35 +101,39 @@ Result<int> run_jobs(const Args& args) {
   if (!options) return tl::unexpected(options.error());
   const auto import = job_import_options(args);
   if (!import) return tl::unexpected(import.error());
-  const auto kind = duration_kind(args);
-  if (!kind) return tl::unexpected(kind.error());
-  std::vector<SimQuestion> questions;
-  if (const auto it = args.options.find("--what-if"); it != args.options.end())
-    for (const std::string& text : it->second) {
-      auto question = read_sim_question(text);
-      if (!question) return tl::unexpected(question.error());
-      questions.push_back(std::move(*question));
-    }
-  const auto power = power_terms(args);
-  if (!power) return tl::unexpected(power.error());
+  const auto asked = understand_jobs(args);
+  if (!asked) return tl::unexpected(asked.error());
   Progress progress(options->show_progress);
   auto inputs = read_job_inputs(args.positional, *import, options->threads, progress);
   if (!inputs) return tl::unexpected(inputs.error());
+  std::vector<JobTable>& tables = inputs->jobs;
 
   progress.stage("counting");
-  std::vector<JobStats> stats;
-  for (const JobTable& t : inputs->jobs) stats.push_back(job_stats(t, *kind));
   Document d;
   d.command = "jobs";
   d.inputs = args.positional;
   d.notes = inputs->notes;
-  note_durations(inputs->jobs, *kind, d.notes);
-  if (!stats.empty()) describe_jobs(stats, *kind, d.sections);
-  describe_utilization(inputs->utilization, *power, d.sections);
-  if (!questions.empty()) {
+  note_durations(tables, asked->kind, d.notes);
+  Categories categories;
+  if (auto ok = join(args, tables, categories, d.notes); !ok) return tl::unexpected(ok.error());
+  std::vector<JobStats> stats;
+  std::vector<FailureStats> failures;
+  std::vector<Patterns> times;
+  for (const JobTable& t : tables) {
+    stats.push_back(job_stats(t, asked->kind));
+    failures.push_back(failure_stats(t, asked->failures, categories));
+    times.push_back(patterns(t));
+  }
+  if (!stats.empty()) {
+    describe_jobs(stats, asked->kind, d.sections);
+    describe_failures(failures, asked->failures, d.sections);
+    describe_patterns(times, d.sections);
+  }
+  describe_utilization(inputs->utilization, asked->power, d.sections);
+  if (!asked->questions.empty()) {
     progress.stage("simulating");
     auto what_if = jobs_what_if(
-        inputs->jobs, questions, [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); }, d.notes);
+        tables, asked->questions, [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); }, d.notes);
     if (!what_if) return tl::unexpected(what_if.error());
     for (Section& s : *what_if) d.sections.push_back(std::move(s));
   }
@@ -92,6 +144,33 @@ Result<int> run_jobs(const Args& args) {
   }
   progress.finish();
   return emit(d, *options);
+}
+
+std::vector<OptionSpec> jobs_options() {
+  return with(
+      job_input_options(),
+      {{"--duration", "file|run|total", "the file's column (default), start to end, or submission to end", Takes::word},
+       {"--by", "type|state|gpus|user|group", "one more table: this grouping in full", Takes::word},
+       {"--reasons", "FILE",
+        "why jobs failed: a CSV job_id,reason[,category], or what orrery diagnose --json printed on logs named after "
+        "their jobs (may be repeated)",
+        Takes::file, true},
+       {"--checkpoint-interval", "S", "a failed run loses half of it (default: it loses all it did)", Takes::word},
+       {"--restart-overhead", "S", "of each run, before it is of use (default: 0)", Takes::word},
+       {"--gpus-per-node", "N", "for node-hours where the records have no nodes (default: 8)", Takes::word},
+       {"--what-if", "gpus=N,KEY=VALUE,...",
+        "the same jobs on N GPUs under policy=fifo|easy|conservative, reserve=TYPE:GPUS, preempt=on, "
+        "checkpoint=SECONDS "
+        "(of what a stopped job keeps whole ones), depth=JOBS (that a pass looks at); may be repeated (docs/model.md)",
+        Takes::word, true},
+       {"--idle-watts", "W", "a GPU that draws no more is idle (default: 70)", Takes::word},
+       {"--pue", "X", "what the site draws for each watt of its servers (default: 1)", Takes::word},
+       {"--carbon-factor", "KG", "kg of CO2 equivalents a kWh (default: 0.478)", Takes::word},
+       kCsv,
+       kJson,
+       kQuiet,
+       kThreads,
+       kHelp});
 }
 
 }  // namespace
@@ -105,24 +184,21 @@ Command jobs_command() {
       .most = kMany,
       .description =
           "Reads job records and answers with counts and shares of GPU time by type, state, user and size, with "
-          "durations and waiting by type, cluster beside cluster. Schemas are told by the columns: AcmeTrace "
-          "(Seren, Kalos), Slurm's sacct (--parsable2 or --json), Philly, Helios, Alibaba PAI and openb, or a plain "
-          "CSV (docs/formats/jobs.md). Plain, gzip, zstd and zip files; - is standard input.\n\n"
+          "durations and waiting by type, failures and what they cost, and when jobs come, cluster beside cluster. "
+          "Schemas are told by the columns: AcmeTrace (Seren, Kalos), Slurm's sacct (--parsable2 or --json), "
+          "Philly, Helios, Alibaba PAI and openb, or a plain CSV (docs/formats/jobs.md). Plain, gzip, zstd and zip "
+          "files; - is standard input.\n\n"
+          "Samples of hardware may stand beside them: DCGM and node metrics (a column of times, a column a device), "
+          "power by IPMI, quantile functions (percentile,value). They go to the cluster whose name their own name, "
+          "or their directory's, shares a word with (--cluster says otherwise).\n\n"
           "A GPU job asks for GPUs; GPU time is its duration times its GPUs. Some traces count the waiting in the "
           "column of durations: --duration run and total are computed from the times instead, and the answer says "
-          "which is shown. Rows that cannot be read are counted, with the first.",
-      .options = with(job_input_options(),
-                      {{"--duration", "file|run|total",
-                        "the file's column (default), start to end, or submission to end", Takes::word},
-                       {"--by", "type|state|gpus|user|group", "one more table: this grouping in full", Takes::word},
-                       kCsv,
-                       kJson,
-                       kQuiet,
-                       kThreads,
-                       kHelp}),
+          "which is shown. Failures, patterns and simulations always take start to end. Rows that cannot be read "
+          "are counted, with the first.",
+      .options = jobs_options(),
       .when_incomplete = "rows could not be read, or a file was cut; the others are answered for",
       .examples = {{"The sample's jobs:", "orrery jobs samples/jobs.csv"},
-                   {"The same jobs on fewer GPUs, with backfilling, and with half of them kept for pretraining:",
+                   {"The same jobs on fewer GPUs, and with half of them kept for pretraining:",
                     "orrery jobs samples/jobs.csv --what-if gpus=160,policy=easy --what-if "
                     "gpus=256,policy=easy,reserve=Pretrain:128,preempt=on,checkpoint=1800"}},
       .run = run_jobs};

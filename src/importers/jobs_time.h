@@ -4,14 +4,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/calendar.h"
 #include "base/result.h"
 
 namespace orrery {
-
-// Days since 1970-01-01 of a date of the Gregorian calendar.
-std::int64_t days_from_civil(std::int64_t year, unsigned month, unsigned day);
-// ... and back: "2023-03-01".
-std::string date_text(std::int64_t days);
 
 class TimeReader {
  public:

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cluster/failures.h"
 #include "cluster/job_stats.h"
+#include "cluster/patterns.h"
 #include "cluster/scheduler.h"
 #include "data/table.h"
 
@@ -25,6 +27,10 @@ void describe_jobs(const std::vector<JobStats>& clusters, DurationKind kind, std
 
 // One grouping in full: --by type|state|gpus|user|group.
 Result<Section> jobs_by(const std::vector<JobStats>& clusters, const std::string& by);
+
+// What fails and what it costs; when jobs come.
+void describe_failures(const std::vector<FailureStats>& clusters, const FailureTerms& terms, std::vector<Section>& out);
+void describe_patterns(const std::vector<Patterns>& clusters, std::vector<Section>& out);
 
 // The jobs of each cluster under each policy. Durations are those at work (DurationKind::run). Errors: a reservation
 // for a type that no job has.

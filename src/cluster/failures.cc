@@ -1,0 +1,234 @@
+#include "cluster/failures.h"
+
+#include <algorithm>
+#include <bit>
+#include <tuple>
+#include <unordered_map>
+
+#include "base/text_match.h"
+
+namespace orrery {
+namespace {
+
+bool is_failure(Outcome o) { return o == Outcome::failed || o == Outcome::node_fail; }
+bool loses_work(Outcome o) { return is_failure(o) || o == Outcome::preempted; }
+
+// The moment a job was gone: its end, else its start and what it ran.
+std::int64_t gone_at(const JobTable& t, std::size_t r, std::int64_t run) {
+  if (t.end_ms[r] != kNoTime) return t.end_ms[r];
+  return t.start_ms[r] != kNoTime && run != kNoTime ? t.start_ms[r] + run : kNoTime;
+}
+
+// A job is started again when the same user submits a job of the same type and size.
+class Restarts {
+ public:
+  Restarts(const JobTable& t, double within_s) : t_(t), within_ms_(static_cast<std::int64_t>(within_s * 1000)) {
+    for (std::uint32_t r = 0; r < t.size(); ++r)
+      if (t.gpu_milli[r] != 0 && t.submit_ms[r] != kNoTime && t.start_ms[r] != kNoTime) rows_.push_back(r);
+    std::stable_sort(rows_.begin(), rows_.end(), [&](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
+  }
+  // From the failure to the start of the next; kNoTime = none.
+  std::int64_t after(std::uint32_t row, std::int64_t gone) const {
+    auto wanted = key(row);
+    std::get<3>(wanted) = gone;
+    const auto it =
+        std::lower_bound(rows_.begin(), rows_.end(), wanted, [&](std::uint32_t r, const Key& k) { return key(r) < k; });
+    for (auto i = it; i != rows_.end(); ++i) {
+      const Key k = key(*i);
+      if (std::get<0>(k) != std::get<0>(wanted) || std::get<1>(k) != std::get<1>(wanted) ||
+          std::get<2>(k) != std::get<2>(wanted) || std::get<3>(k) - gone > within_ms_)
+        return kNoTime;
+      if (*i != row) return t_.start_ms[*i] - gone;
+    }
+    return kNoTime;
+  }
+
+ private:
+  using Key = std::tuple<std::uint32_t, std::uint32_t, std::int32_t, std::int64_t>;
+  Key key(std::uint32_t r) const { return {raw(t_.user[r]), raw(t_.type[r]), t_.gpu_milli[r], t_.submit_ms[r]}; }
+  const JobTable& t_;
+  std::int64_t within_ms_;
+  std::vector<std::uint32_t> rows_;
+};
+
+struct Reason {
+  std::vector<std::int64_t> gpus, to_failure, to_restart;
+  GpuTime lost = 0;
+};
+
+void describe_users(const std::vector<double>& time, const std::vector<double>& slowdown,
+                    const std::vector<std::uint64_t>& count, FailureStats& s) {
+  std::vector<double> times, slowdowns;
+  for (std::size_t u = 0; u < count.size(); ++u) {
+    if (count[u] == 0) continue;
+    times.push_back(time[u]);
+    slowdowns.push_back(slowdown[u] / static_cast<double>(count[u]));
+  }
+  s.users = times.size();
+  s.gini_gpu_time = gini(times);
+  s.jain_gpu_time = jain(times);
+  s.jain_slowdown = jain(slowdowns);
+}
+
+}  // namespace
+
+double gini(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  double sum = 0, weighted = 0;
+  for (std::size_t i = 0; i < v.size(); ++i) {
+    sum += v[i];
+    weighted += static_cast<double>(i + 1) * v[i];
+  }
+  const auto n = static_cast<double>(v.size());
+  return sum > 0 ? 2 * weighted / (n * sum) - (n + 1) / n : 0;
+}
+
+double jain(const std::vector<double>& v) {
+  double sum = 0, squares = 0;
+  for (const double x : v) {
+    sum += x;
+    squares += x * x;
+  }
+  return squares > 0 ? sum * sum / (static_cast<double>(v.size()) * squares) : 1;
+}
+
+FailureStats failure_stats(const JobTable& t, const FailureTerms& terms, const Categories& categories) {
+  FailureStats s;
+  s.cluster = t.cluster;
+  const std::size_t names = t.names.size();
+  std::vector<Outcome> outcome(names, Outcome::other);
+  std::vector<bool> looked(names);
+  std::vector<Reason> reasons(names);
+  std::vector<ReliabilityRow> types(names);
+  std::array<ReliabilityRow, 34> sizes{};
+  ReliabilityRow all;
+  all.name = "ALL";
+  std::vector<double> user_time(names), user_slowdown(names);
+  std::vector<std::uint64_t> user_jobs(names);
+  const Restarts restarts(t, terms.restart_within_s);
+  std::int64_t first = kNoTime, last = kNoTime;
+  for (std::uint32_t r = 0; r < t.size(); ++r) {
+    if (t.gpu_milli[r] == 0) continue;
+    const std::uint32_t state = raw(t.state[r]);
+    if (!looked[state]) {
+      looked[state] = true;
+      outcome[state] = outcome_of(t.names.view(t.state[r]));
+    }
+    const Outcome o = outcome[state];
+    const std::int64_t run = duration_of(t, r, DurationKind::run);
+    if (run == kNoTime || run < 0) continue;
+    const std::int64_t gone = gone_at(t, r, run), wait = t.queue_ms[r] == kNoTime ? 0 : t.queue_ms[r];
+    if (t.start_ms[r] != kNoTime && (first == kNoTime || t.start_ms[r] < first)) first = t.start_ms[r];
+    if (gone != kNoTime && (last == kNoTime || gone > last)) last = gone;
+    const double gpus = t.gpu_milli[r] / 1000.0, hours = static_cast<double>(run) / 3.6e6;
+    const double nodes = t.nodes[r] > 0 ? t.nodes[r] : gpus / terms.gpus_per_node;
+    const std::string_view reason = t.names.view(t.reason[r]);
+    const auto known = categories.find(reason);
+    const bool failure = is_failure(o);
+    const bool hardware =
+        failure && (o == Outcome::node_fail || (known != categories.end() && known->second == "Infrastructure"));
+    double lost = loses_work(o) ? hours : 0;
+    if (terms.checkpoint_s > 0) lost = std::min(lost, terms.checkpoint_s / 2 / 3600);
+    const double productive = std::max(0.0, hours - lost - terms.restart_s / 3600);
+    const auto whole = static_cast<std::uint64_t>((t.gpu_milli[r] + 999) / 1000);
+    ReliabilityRow& size = sizes[t.gpu_milli[r] < 1000 ? 0 : 1 + static_cast<std::size_t>(std::bit_width(whole - 1))];
+    for (ReliabilityRow* row : {&all, &types[raw(t.type[r])], &size}) {
+      ++row->runs;
+      row->failures += failure;
+      row->infrastructure += hardware;
+      row->run_hours += hours;
+      row->wait_hours += static_cast<double>(wait) / 3.6e6;
+      row->node_hours += nodes * hours;
+      row->gpu_hours += gpus * hours;
+      row->lost_gpu_hours += gpus * lost;
+      row->productive_hours += productive;
+    }
+    const std::uint32_t user = raw(t.user[r]);
+    ++user_jobs[user];
+    user_time[user] += gpus * hours;
+    user_slowdown[user] +=
+        std::max(1.0, static_cast<double>(wait + run) / static_cast<double>(std::max<std::int64_t>(run, 10'000)));
+    if (!failure) continue;
+    Reason& why = reasons[raw(t.reason[r])];
+    why.gpus.push_back(t.gpu_milli[r]);
+    why.to_failure.push_back(run);
+    why.lost += static_cast<GpuTime>(run) * t.gpu_milli[r];
+    if (gone != kNoTime)
+      if (const std::int64_t again = restarts.after(r, gone); again != kNoTime) why.to_restart.push_back(again);
+  }
+  for (std::size_t i = 0; i < names; ++i) {
+    Reason& why = reasons[i];
+    if (!why.gpus.empty()) {
+      ReasonRow row;
+      row.reason = t.names.view(StrId{static_cast<std::uint32_t>(i)});
+      if (const auto it = categories.find(row.reason); it != categories.end()) row.category = it->second;
+      row.count = why.gpus.size();
+      row.restarts = why.to_restart.size();
+      row.gpus = spread_of(why.gpus, 1000);
+      row.to_failure_s = spread_of(why.to_failure, 1000);
+      row.to_restart_s = spread_of(why.to_restart, 1000);
+      row.lost = why.lost;
+      s.reasons.push_back(std::move(row));
+    }
+    if (types[i].runs != 0) {
+      types[i].name = t.names.view(StrId{static_cast<std::uint32_t>(i)});
+      if (types[i].name.empty()) types[i].name = "(none)";
+      s.types.push_back(types[i]);
+    }
+  }
+  std::sort(s.reasons.begin(), s.reasons.end(), [](const ReasonRow& a, const ReasonRow& b) {
+    return a.lost != b.lost ? a.lost > b.lost : a.reason < b.reason;
+  });
+  std::sort(s.types.begin(), s.types.end(),
+            [](const ReliabilityRow& a, const ReliabilityRow& b) { return a.gpu_hours > b.gpu_hours; });
+  s.types.insert(s.types.begin(), all);
+  for (std::size_t k = 0; k < sizes.size(); ++k) {
+    if (sizes[k].runs == 0) continue;
+    const std::int64_t from = k <= 1 ? static_cast<std::int64_t>(k) : (std::int64_t{1} << (k - 2)) + 1;
+    const std::int64_t to = k == 0 ? 0 : std::int64_t{1} << (k - 1);
+    sizes[k].name = to == 0      ? "under 1"
+                    : from == to ? std::to_string(to)
+                                 : std::to_string(from) + "-" + std::to_string(to);
+    s.sizes.push_back(sizes[k]);
+  }
+  s.failures = all.failures;
+  s.infrastructure = all.infrastructure;
+  if (first != kNoTime && last > first) s.span_h = static_cast<double>(last - first) / 3.6e6;
+  describe_users(user_time, user_slowdown, user_jobs, s);
+  return s;
+}
+
+std::uint64_t join_reasons(JobTable& jobs, const ReasonFile& file) {
+  std::uint64_t joined = 0;
+  const auto set = [&](std::size_t row, const std::string& reason) {
+    jobs.reason[row] = jobs.names.intern(reason);
+    jobs.has_reason = true;
+    ++joined;
+  };
+  std::unordered_map<std::string_view, const std::string*> reason_of;
+  // Of names of log files every run of letters and digits may be the job's id: "train-1234.out", "slurm_1234_0.log".
+  for (const auto& [name, reason] : file.reason_of) {
+    if (!file.by_file) {
+      reason_of[name] = &reason;
+      continue;
+    }
+    const std::string_view text = std::string_view(name).substr(name.find_last_of('/') + 1);
+    const auto in_word = [](char c) {
+      return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    };
+    for (std::size_t i = 0; i < text.size();) {
+      std::size_t end = i;
+      while (end < text.size() && in_word(text[end])) ++end;
+      if (end > i) reason_of.emplace(text.substr(i, end - i), &reason);
+      i = end + 1;
+    }
+  }
+  for (std::size_t r = 0; r < jobs.size(); ++r) {
+    if (jobs.id(r).empty()) continue;
+    const auto it = reason_of.find(jobs.id(r));
+    if (it != reason_of.end()) set(r, *it->second);
+  }
+  return joined;
+}
+
+}  // namespace orrery
