@@ -8,7 +8,9 @@
 #include "cli/jobs_inputs.h"
 #include "importers/jobs_reasons.h"
 #include "reports/jobs.h"
+#include "reports/jobs_charts.h"
 #include "reports/jobs_utilization.h"
+#include "writers/html.h"
 
 namespace orrery {
 namespace {
@@ -142,6 +144,18 @@ Result<int> run_jobs(const Args& args) {
     if (!by) return tl::unexpected(by.error());
     d.sections.insert(d.sections.begin() + (stats.empty() ? 0 : 1), std::move(*by));
   }
+  if (const std::string path = args.value("--html"); !path.empty()) {
+    progress.stage("writing " + path);
+    std::string names;
+    for (const JobTable& t : tables) names += (names.empty() ? "" : ", ") + t.cluster;
+    const std::string subtitle =
+        fmt::format("Durations: {}.", asked->kind == DurationKind::file  ? "as the files' columns have them"
+                                      : asked->kind == DurationKind::run ? "start to end"
+                                                                         : "submission to end");
+    const PageText text{names.empty() ? std::string("Utilisation") : "Jobs of " + names, subtitle};
+    if (auto ok = write_html(path, d, jobs_charts(stats, failures, times, inputs->utilization), text); !ok)
+      return tl::unexpected(ok.error());
+  }
   progress.finish();
   return emit(d, *options);
 }
@@ -166,6 +180,7 @@ std::vector<OptionSpec> jobs_options() {
        {"--idle-watts", "W", "a GPU that draws no more is idle (default: 70)", Takes::word},
        {"--pue", "X", "what the site draws for each watt of its servers (default: 1)", Takes::word},
        {"--carbon-factor", "KG", "kg of CO2 equivalents a kWh (default: 0.478)", Takes::word},
+       {"--html", "FILE", "write one self-contained page: charts and tables, readable without a network", Takes::file},
        kCsv,
        kJson,
        kQuiet,
@@ -198,6 +213,7 @@ Command jobs_command() {
       .options = jobs_options(),
       .when_incomplete = "rows could not be read, or a file was cut; the others are answered for",
       .examples = {{"The sample's jobs:", "orrery jobs samples/jobs.csv"},
+                   {"A page to look at:", "orrery jobs samples/jobs.csv --html jobs.html"},
                    {"The same jobs on fewer GPUs, and with half of them kept for pretraining:",
                     "orrery jobs samples/jobs.csv --what-if gpus=160,policy=easy --what-if "
                     "gpus=256,policy=easy,reserve=Pretrain:128,preempt=on,checkpoint=1800"}},

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <tuple>
 #include <unordered_map>
 
 #include "base/text_match.h"
@@ -22,33 +21,45 @@ std::int64_t gone_at(const JobTable& t, std::size_t r, std::int64_t run) {
 // A job is started again when the same user submits a job of the same type and size.
 class Restarts {
  public:
-  Restarts(const JobTable& t, double within_s) : t_(t), within_ms_(static_cast<std::int64_t>(within_s * 1000)) {
+  Restarts(const JobTable& t, double within_s)
+      : t_(t), within_ms_(static_cast<std::int64_t>(within_s * 1000)), group_(t.size(), kNone) {
+    std::unordered_map<std::uint64_t, std::uint32_t> groups;
+    begin_.push_back(0);
+    for (std::uint32_t r = 0; r < t.size(); ++r) {
+      if (t.gpu_milli[r] == 0 || t.submit_ms[r] == kNoTime || t.start_ms[r] == kNoTime) continue;
+      std::uint64_t key = (std::uint64_t{raw(t.user[r])} << 32) ^ raw(t.type[r]);
+      key = key * 0x9e3779b97f4a7c15ull ^ static_cast<std::uint64_t>(t.gpu_milli[r]);
+      const auto [it, made] = groups.emplace(key, static_cast<std::uint32_t>(groups.size()));
+      if (made) begin_.push_back(0);
+      group_[r] = it->second;
+      ++begin_[it->second + 1];
+    }
+    for (std::size_t g = 1; g < begin_.size(); ++g) begin_[g] += begin_[g - 1];
+    rows_.resize(begin_.back());
+    std::vector<std::uint32_t> next(begin_.begin(), begin_.end() - 1);
     for (std::uint32_t r = 0; r < t.size(); ++r)
-      if (t.gpu_milli[r] != 0 && t.submit_ms[r] != kNoTime && t.start_ms[r] != kNoTime) rows_.push_back(r);
-    std::stable_sort(rows_.begin(), rows_.end(), [&](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
+      if (group_[r] != kNone) rows_[next[group_[r]]++] = r;
+    const auto earlier = [&](std::uint32_t a, std::uint32_t b) { return t.submit_ms[a] < t.submit_ms[b]; };
+    for (std::size_t g = 0; g + 1 < begin_.size(); ++g) {
+      const auto from = rows_.begin() + begin_[g], to = rows_.begin() + begin_[g + 1];
+      if (!std::is_sorted(from, to, earlier)) std::stable_sort(from, to, earlier);
+    }
   }
   // From the failure to the start of the next; kNoTime = none.
   std::int64_t after(std::uint32_t row, std::int64_t gone) const {
-    auto wanted = key(row);
-    std::get<3>(wanted) = gone;
-    const auto it =
-        std::lower_bound(rows_.begin(), rows_.end(), wanted, [&](std::uint32_t r, const Key& k) { return key(r) < k; });
-    for (auto i = it; i != rows_.end(); ++i) {
-      const Key k = key(*i);
-      if (std::get<0>(k) != std::get<0>(wanted) || std::get<1>(k) != std::get<1>(wanted) ||
-          std::get<2>(k) != std::get<2>(wanted) || std::get<3>(k) - gone > within_ms_)
-        return kNoTime;
-      if (*i != row) return t_.start_ms[*i] - gone;
-    }
-    return kNoTime;
+    const std::uint32_t g = group_[row];
+    if (g == kNone) return kNoTime;
+    const auto to = rows_.begin() + begin_[g + 1];
+    auto it = std::lower_bound(rows_.begin() + begin_[g], to, gone,
+                               [&](std::uint32_t r, std::int64_t at) { return t_.submit_ms[r] < at; });
+    if (it != to && *it == row) ++it;
+    return it != to && t_.submit_ms[*it] - gone <= within_ms_ ? t_.start_ms[*it] - gone : kNoTime;
   }
 
  private:
-  using Key = std::tuple<std::uint32_t, std::uint32_t, std::int32_t, std::int64_t>;
-  Key key(std::uint32_t r) const { return {raw(t_.user[r]), raw(t_.type[r]), t_.gpu_milli[r], t_.submit_ms[r]}; }
   const JobTable& t_;
   std::int64_t within_ms_;
-  std::vector<std::uint32_t> rows_;
+  std::vector<std::uint32_t> group_, begin_, rows_;  // of a row; where a group's rows begin; by group and submission
 };
 
 struct Reason {

@@ -364,6 +364,12 @@ std::string sparkline(const std::vector<double>& values, std::size_t each, bool 
   return out;
 }
 
+std::string cell_text(const Cell& cell, int digits) { return std::visit(CellToText{digits}, cell); }
+
+std::string column_title(const Column& column) { return title_of(column); }
+
+std::string printable(std::string_view s) { return clean(s); }
+
 std::string to_text(const Document& document, const TextStyle& style) {
   std::string out;
   for (const Section& s : document.sections) {

@@ -7,6 +7,7 @@
 //   warning: kernel-before-launch (12): rank-0.json.gz: gemm starts 3.2 us early; the delay is taken as zero
 #pragma once
 #include <string>
+#include <string_view>
 
 #include "data/table.h"
 
@@ -27,5 +28,11 @@ std::string to_text(const Document& document, const TextStyle& style = {});
 // One mark for `each` values (the last may have fewer): their mean on a scale from 0 to the larger of 1 and the largest
 // value.
 std::string sparkline(const std::vector<double>& values, std::size_t each, bool unicode);
+
+// Pieces that other writers for people share: a cell, a column's heading, a name without control characters and invalid
+// UTF-8.
+std::string cell_text(const Cell& cell, int digits);
+std::string column_title(const Column& column);
+std::string printable(std::string_view s);
 
 }  // namespace orrery
