@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/common_options.h"
 #include "cli/jobs_inputs.h"
+#include "cli/jobs_logs.h"
 #include "importers/jobs_reasons.h"
 #include "reports/jobs.h"
 #include "reports/jobs_charts.h"
@@ -101,6 +102,11 @@ Status join(const Args& args, std::vector<JobTable>& tables, Categories& categor
 Result<int> run_jobs(const Args& args) {
   const auto options = understand(*find_command("jobs"), args);
   if (!options) return tl::unexpected(options.error());
+  if (const std::string& first = args.positional.front(); first == "progress" || first == "trials") {
+    const std::vector<std::string> logs(args.positional.begin() + 1, args.positional.end());
+    if (logs.empty()) return fail("which logs?", "jobs " + first, "orrery jobs " + first + " LOG...");
+    return first == "trials" ? run_jobs_trials(args, logs, *options) : run_jobs_progress(args, logs, *options);
+  }
   const auto import = job_import_options(args);
   if (!import) return tl::unexpected(import.error());
   const auto asked = understand_jobs(args);
@@ -177,6 +183,8 @@ std::vector<OptionSpec> jobs_options() {
         "checkpoint=SECONDS "
         "(of what a stopped job keeps whole ones), depth=JOBS (that a pass looks at); may be repeated (docs/model.md)",
         Takes::word, true},
+       {"--stage", "inference|metric=REGEX", "trials: the line that begins this stage (RE2; may be repeated)",
+        Takes::word, true},
        {"--idle-watts", "W", "a GPU that draws no more is idle (default: 70)", Takes::word},
        {"--pue", "X", "what the site draws for each watt of its servers (default: 1)", Takes::word},
        {"--carbon-factor", "KG", "kg of CO2 equivalents a kWh (default: 0.478)", Takes::word},
@@ -194,7 +202,7 @@ Command jobs_command() {
   return {
       .name = "jobs",
       .summary = "a datacenter's jobs: who uses the GPUs, how long jobs run and wait, how they end",
-      .operands = "FILE...",
+      .operands = "[progress|trials] FILE...",
       .least = 1,
       .most = kMany,
       .description =
@@ -209,7 +217,11 @@ Command jobs_command() {
           "A GPU job asks for GPUs; GPU time is its duration times its GPUs. Some traces count the waiting in the "
           "column of durations: --duration run and total are computed from the times instead, and the answer says "
           "which is shown. Failures, patterns and simulations always take start to end. Rows that cannot be read "
-          "are counted, with the first.",
+          "are counted, with the first.\n\n"
+          "orrery jobs progress LOG...: the logs of one pretraining run, attempt after attempt: the curve of its "
+          "steps, "
+          "its rollbacks, what was done again, when it stood still. orrery jobs trials LOG...: of evaluation trials, "
+          "a log each, the stages (load, inference, metric) and how long the GPU was idle.",
       .options = jobs_options(),
       .when_incomplete = "rows could not be read, or a file was cut; the others are answered for",
       .examples = {{"The sample's jobs:", "orrery jobs samples/jobs.csv"},
