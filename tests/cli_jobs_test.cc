@@ -141,6 +141,71 @@ TEST(CliJobs, WhatCannotBeUsedIsRefused) {
   expect_refused("--time-zone CET samples/jobs.csv", "not a time zone");
 }
 
+TEST(CliJobs, ExamplesOfTheHelpPageWork) {
+  const TempDir dir;
+  std::istringstream lines(orrery("help jobs").out);
+  int examples = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("      orrery jobs ", 0) != 0) continue;
+    ++examples;
+    std::string arguments = line.substr(13);
+    if (const auto at = arguments.find("--html "); at != std::string::npos)
+      arguments.insert(at + 7, dir.path.string() + "/");
+    const Outcome o = orrery(arguments);
+    EXPECT_EQ(o.status, 0) << line << "\n" << o.err;
+  }
+  EXPECT_EQ(examples, 3);
+  const std::string page = read_file(dir / "jobs.html");
+  EXPECT_EQ(page.rfind("<!DOCTYPE html>", 0), 0u);
+  EXPECT_NE(page.find("</html>"), std::string::npos);
+  EXPECT_NE(page.find("GPU time of failed jobs, by reason"), std::string::npos);
+}
+
+TEST(CliJobs, ReasonsAndWhatIf) {
+  const TempDir dir;
+  write_text(dir / "small.csv",
+             "job_id,user,type,state,gpus,submit_time,start_time,end_time\n"
+             "11,a,Pretrain,FAILED,8,2024-01-01 00:00:00,2024-01-01 00:00:00,2024-01-01 01:00:00\n"
+             "12,a,Eval,COMPLETED,8,2024-01-01 00:10:00,2024-01-01 00:10:00,2024-01-01 00:20:00\n");
+  write_text(dir / "why.csv", "job_id,reason,category\n11,ECC Error,Infrastructure\n");
+  const Json d =
+      jobs((dir / "small.csv") + " --reasons " + (dir / "why.csv") + " --what-if gpus=8,policy=easy")["clusters"][0];
+  EXPECT_EQ(d["failures"][0]["reason"], "ECC Error");
+  EXPECT_EQ(d["failures"][0]["category"], "Infrastructure");
+  EXPECT_EQ(d["failures"][0]["lost_gpu_time_s"], 28800);
+  EXPECT_EQ(d["infrastructure_mtbf_h"], 1);
+  EXPECT_EQ(d["reliability"][0]["type"], "ALL");
+  EXPECT_EQ(d["what_if"][0]["mean_queue_s"], 1500) << "fifty minutes of the second";
+  EXPECT_EQ(d["what_if"][0]["gpu_used_pct"], 100);
+  expect_refused((dir / "small.csv") + " --what-if gpus=8,reserve=Pretain:4", "no GPU job of type Pretain");
+  expect_refused((dir / "small.csv") + " --what-if policy=easy", "how many GPUs? gpus=N");
+  write_text(dir / "none.csv", "job_id,reason\n99,x\n");
+  expect_refused((dir / "small.csv") + " --reasons " + (dir / "none.csv"), "no job has an id of this file");
+}
+
+TEST(CliJobs, LogsOfRunsAndTrials) {
+  const TempDir dir;
+  const auto line = [](const char* time, int step) {
+    return std::string("2024-01-01 ") + time + " step=" + std::to_string(step) + " loss=1.0\n";
+  };
+  write_text(dir / "a.log", line("00:00:00", 1) + line("00:00:10", 2) + line("00:00:20", 3));
+  write_text(dir / "b.log", line("00:01:00", 1) + line("00:01:10", 2) + line("00:01:20", 3) + line("00:01:30", 4));
+  const Json d = jobs("progress " + (dir / "b.log") + " " + (dir / "a.log"));
+  EXPECT_EQ(d["run"]["rollbacks"], 1);
+  EXPECT_EQ(d["rollbacks"][0]["lost_steps"], 3);
+  EXPECT_EQ(d["curve"].size(), 7u);
+  write_text(
+      dir / "t.log",
+      "01/02 00:00:00 load\n01/02 00:00:30 Start inferencing\n01/02 00:01:30 Start evaluating\n01/02 00:01:40 end\n");
+  const Json t = jobs("trials --html " + (dir / "t.html") + " " + (dir / "t.log"));
+  EXPECT_EQ(t["trials"][0]["load_pct"], 30);
+  EXPECT_EQ(t["trials"][0]["gpu_idle_pct"], 40);
+  EXPECT_NE(read_file(dir / "t.html").find("<svg"), std::string::npos);
+  expect_refused("progress", "which logs?");
+  expect_refused("trials --stage load=x " + (dir / "t.log"), "not inference=REGEX or metric=REGEX");
+  expect_refused("progress " + (dir / "t.log"), "no line that names a training step");
+}
+
 // ---- the full-size tables
 
 struct Checker {

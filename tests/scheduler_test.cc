@@ -263,7 +263,8 @@ TEST(Scheduler, AsSlurmRanThem) {
   // Slurm's backfill gives everyone who waits a reservation.
   const Times s = starts(jobs, policy(Order::conservative, 32));
   for (std::size_t i = 0; i < recorded.size(); ++i)
-    EXPECT_LE(std::abs(s[i] - recorded[i].start), 9) << "job " << i + 1 << ": " << s[i] << ", not " << recorded[i].start;
+    EXPECT_LE(std::abs(s[i] - recorded[i].start), 9)
+        << "job " << i + 1 << ": " << s[i] << ", not " << recorded[i].start;
 }
 
 }  // namespace
