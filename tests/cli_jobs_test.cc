@@ -109,6 +109,15 @@ TEST(CliJobs, FilesOfOneClusterAreOneTable) {
   EXPECT_EQ(all["clusters"].size(), 2u);
 }
 
+TEST(CliJobs, TheOrderOfRowsDoesNotMatter) {
+  const TempDir dir;
+  const Outcome shuffled =
+      shell("{ head -1 samples/jobs.csv; tail -n +2 samples/jobs.csv | sort -t, -k10n; } > " + (dir / "jobs.csv"));
+  EXPECT_EQ(shuffled.status, 0);
+  const Json a = jobs("samples/jobs.csv"), b = jobs(dir / "jobs.csv");
+  EXPECT_EQ(a["clusters"], b["clusters"]);
+}
+
 TEST(CliJobs, ContainersAndStandardInput) {
   const Outcome o = shell("gzip -c samples/jobs.csv | \"$orrery\" jobs --json - | sed -n '/\"gpu_jobs\"/p'");
   EXPECT_NE(o.out.find("300"), std::string::npos) << o.out << o.err;
@@ -138,6 +147,7 @@ TEST(CliJobs, WhatCannotBeUsedIsRefused) {
   expect_refused("--duration walltime samples/jobs.csv", "no such duration");
   expect_refused("--by colour samples/jobs.csv", "no grouping by colour");
   expect_refused("--cluster x samples/jobs.csv", "not FILE=NAME");
+  expect_refused("--html - samples/jobs.csv", "the page cannot go to standard output");
   expect_refused("--time-zone CET samples/jobs.csv", "not a time zone");
 }
 
@@ -173,6 +183,7 @@ TEST(CliJobs, ReasonsAndWhatIf) {
   EXPECT_EQ(d["failures"][0]["reason"], "ECC Error");
   EXPECT_EQ(d["failures"][0]["category"], "Infrastructure");
   EXPECT_EQ(d["failures"][0]["lost_gpu_time_s"], 28800);
+  EXPECT_EQ(d["failure_categories"][0]["lost_gpu_time_pct"], 100);
   EXPECT_EQ(d["infrastructure_mtbf_h"], 1);
   EXPECT_EQ(d["reliability"][0]["type"], "ALL");
   EXPECT_EQ(d["what_if"][0]["mean_queue_s"], 1500) << "fifty minutes of the second";

@@ -241,7 +241,6 @@ TEST(JobSchemas, Helios) {
   EXPECT_EQ(t.schema, "helios");
   ASSERT_EQ(t.size(), 2u);
   EXPECT_EQ(t.names.view(t.group[0]), "vc6YE");
-  EXPECT_FALSE(t.has_type);
   ASSERT_NE(note(t, "time-zone-assumed"), nullptr);
   JobImportOptions china;
   china.time_zone_s = 8 * 3600;

@@ -113,6 +113,8 @@ Result<RunOptions> understand(const Command& command, const Args& args) {
     return fail("the exported trace cannot go to standard output", "--export " + o.export_path,
                 "name a file: --export replayed.json.gz");
   }
+  if (const std::string page = args.value("--html"); page == "-" || is_standard_output(page))
+    return fail("the page cannot go to standard output", "--html " + page, "name a file: --html page.html");
   o.csv_directory = args.value("--csv");
   o.json = args.has("--json");
   o.quiet = args.has("--quiet");

@@ -213,7 +213,6 @@ std::uint64_t join_reasons(JobTable& jobs, const ReasonFile& file) {
   std::uint64_t joined = 0;
   const auto set = [&](std::size_t row, const std::string& reason) {
     jobs.reason[row] = jobs.names.intern(reason);
-    jobs.has_reason = true;
     ++joined;
   };
   std::unordered_map<std::string_view, const std::string*> reason_of;

@@ -30,13 +30,6 @@ Outcome outcome_of(std::string_view state) {
   return Outcome::other;
 }
 
-std::size_t JobTable::bytes() const {
-  const auto held = [](const auto& v) { return v.capacity() * sizeof(v[0]); };
-  return held(submit_ms) + held(start_ms) + held(end_ms) + held(duration_ms) + held(queue_ms) + held(gpu_milli) +
-         held(cpu_milli) + held(nodes) + held(limit_s) + held(user) + held(group) + held(type) + held(state) +
-         held(reason) + ids.capacity() + held(id_end) + names.bytes();
-}
-
 std::int64_t duration_of(const JobTable& jobs, std::size_t r, DurationKind kind) {
   const std::int64_t start = jobs.start_ms[r], end = jobs.end_ms[r], column = jobs.duration_ms[r];
   const std::int64_t queue = jobs.queue_ms[r];
@@ -84,8 +77,6 @@ void append_jobs(JobTable& a, const JobTable& b) {
   const auto offset = static_cast<std::uint32_t>(a.ids.size());
   a.ids += b.ids;
   for (const std::uint32_t end : b.id_end) a.id_end.push_back(offset + end);
-  a.has_type |= b.has_type;
-  a.has_reason |= b.has_reason;
   a.span_runs += b.span_runs;
   a.span_totals += b.span_totals;
   a.duplicates += b.duplicates;

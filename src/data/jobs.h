@@ -48,8 +48,6 @@ struct JobTable {
 
   std::int32_t utc_offset_s = 0;  // of the file's times: for hours of the day
   bool relative_times = false;    // seconds since the begin of the trace
-  bool has_type = false;          // the file has a column of types
-  bool has_reason = false;        // ... of reasons
   std::uint64_t span_runs = 0;    // rows whose duration is end - start and not end - submit
   std::uint64_t span_totals = 0;  // the other way round
   std::uint64_t duplicates = 0;   // rows equal to another in all that is kept
@@ -61,8 +59,6 @@ struct JobTable {
     return std::string_view(ids).substr(from, id_end[row] - from);
   }
   bool duration_counts_waiting() const { return span_totals > span_runs; }
-  // Bytes held by the columns, ids and names.
-  std::size_t bytes() const;
 };
 
 // The duration of a row in the sense of `kind`; kNoTime where it is not known (still waiting).

@@ -19,7 +19,7 @@ void multiply(std::string_view& text, std::string_view times, std::string& out) 
 RecordUse pai_row(const std::vector<std::string_view>& fields, const JobForm& form, JobRecord& r, JobScratch& s) {
   const std::string_view instances = fields[static_cast<std::size_t>(form.own[0])];
   multiply(r[JobField::gpus], instances, s.gpus);
-  multiply(r[JobField::cpus], instances, s.limit);
+  multiply(r[JobField::cpus], instances, s.cpus);
   return RecordUse::row;
 }
 

@@ -40,8 +40,6 @@ JobRows::JobRows(JobTable& table, std::string label, const JobForm& form, const 
       zone_given_(options.time_zone_given) {
   t_.utc_offset_s = options.time_zone_s;
   t_.relative_times = form.relative_times;
-  t_.has_type |= form[JobField::type] >= 0;
-  t_.has_reason |= form[JobField::reason] >= 0;
   hashes_.resize(1 << 12);
 }
 
@@ -200,7 +198,7 @@ void JobRows::finish() {
                "shown under its own name; taken neither for a success nor for a failure");
   if (form_[JobField::gpus] >= 0)
     t_.notes.add("gpus-missing", Severity::info, gpus_missing_, label_, "no number of GPUs: taken for CPU jobs");
-  if (times_.saw_zone()) t_.utc_offset_s = times_.offset_s();
+  if (times_.saw_zone() && !zone_given_) t_.utc_offset_s = times_.offset_s();
   if (times_.saw_local() && !times_.saw_zone() && !zone_given_)
     t_.notes.add("time-zone-assumed", Severity::info, 1, label_,
                  "times without a zone are taken as UTC; --time-zone says otherwise");

@@ -42,7 +42,7 @@ enum class RecordUse : std::uint8_t { row, skip };
 
 // What an adjustment may keep between records.
 struct JobScratch {
-  std::string gpus, limit;
+  std::string gpus, cpus, limit;
   std::uint64_t skipped = 0;
   std::string first_skipped;
 };

@@ -1,6 +1,10 @@
 // Failures by reason, reliability by class, fairness over users; and when jobs come.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
 #include "base/calendar.h"
 #include "cluster/failures.h"
 #include "cluster/patterns.h"
@@ -48,6 +52,35 @@ Section reasons(const std::vector<FailureStats>& clusters) {
       row.push_back(cell_of_count(r.restarts));
       row.push_back(cell_if(again, r.to_restart_s.mean / 60));
       row.push_back(cell_if(again, r.to_restart_s.p50 / 60));
+      s.table.rows.push_back(std::move(row));
+    }
+  }
+  return s;
+}
+
+// The categories together, where reasons have any.
+Section categories(const std::vector<FailureStats>& clusters) {
+  Section s{.key = "clusters[].failure_categories", .title = "Failures by category", .table = {}};
+  s.table.columns = {{.key = "cluster"},
+                     {.key = "category"},
+                     {.key = "count"},
+                     {.key = "count_pct", .title = "% of failures", .digits = 2},
+                     {.key = "lost_gpu_time_s", .title = "GPU time s", .digits = 0},
+                     {.key = "lost_gpu_time_pct", .title = "% of lost", .digits = 2}};
+  for (const FailureStats& c : clusters) {
+    std::map<std::string, Share> by;
+    Share all;
+    for (const ReasonRow& r : c.reasons)
+      for (Share* to : {&by[r.category], &all}) {
+        to->count += r.count;
+        to->time += r.lost;
+      }
+    if (by.size() == 1 && by.begin()->first.empty()) continue;
+    for (const auto& [name, share] : by) {
+      std::vector<Cell> row{c.cluster, name.empty() ? std::string("(unknown)") : name, cell_of_count(share.count)};
+      row.push_back(whole_or_real(100 * static_cast<double>(share.count) / static_cast<double>(all.count)));
+      row.push_back(cell_of_gpu_time(share.time));
+      row.push_back(cell_if(all.time > 0, 100 * gpu_seconds(share.time) / std::max(1e-9, gpu_seconds(all.time))));
       s.table.rows.push_back(std::move(row));
     }
   }
@@ -116,6 +149,7 @@ void describe_failures(const std::vector<FailureStats>& clusters, const FailureT
       terms.checkpoint_s > 0 ? fmt::format("up to {:g} s", terms.checkpoint_s / 2) : "all it did", terms.restart_s);
   out.push_back(fairness(clusters));
   out.push_back(reasons(clusters));
+  if (Section s = categories(clusters); !s.table.rows.empty()) out.push_back(std::move(s));
   out.push_back(reliability(clusters, &FailureStats::types, "clusters[].reliability", title.c_str(), "type"));
   out.push_back(
       reliability(clusters, &FailureStats::sizes, "clusters[].reliability_by_gpus", "Reliability by GPUs", "gpus"));
