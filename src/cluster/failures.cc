@@ -145,6 +145,7 @@ FailureStats failure_stats(const JobTable& t, const FailureTerms& terms, const C
     ReliabilityRow& size = sizes[t.gpu_milli[r] < 1000 ? 0 : 1 + static_cast<std::size_t>(std::bit_width(whole - 1))];
     for (ReliabilityRow* row : {&all, &types[raw(t.type[r])], &size}) {
       ++row->runs;
+      row->stated += state != 0;
       row->failures += failure;
       row->infrastructure += hardware;
       row->run_hours += hours;

@@ -27,7 +27,8 @@ struct ReasonRow {
 // A class of GPU jobs: a type, or a range of sizes.
 struct ReliabilityRow {
   std::string name;
-  std::uint64_t runs = 0, failures = 0, infrastructure = 0;  // failed or lost a node; of these by the hardware
+  std::uint64_t runs = 0, stated = 0;              // stated: have a state
+  std::uint64_t failures = 0, infrastructure = 0;  // failed or lost a node; of these by the hardware
   double run_hours = 0, wait_hours = 0, node_hours = 0, gpu_hours = 0, lost_gpu_hours = 0;
   double productive_hours = 0;  // of run_hours: less what was lost and restarts
 

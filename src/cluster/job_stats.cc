@@ -126,6 +126,7 @@ JobStats job_stats(const JobTable& jobs, DurationKind kind) {
     SizeClass& size = sizes[gpus < 1000 ? 0 : 1 + static_cast<std::size_t>(std::bit_width(whole - 1))];
     ++size.count;
     size.time += time;
+    size.stated += raw(jobs.state[r]) != 0;
     size.failed += outcome[state] == Outcome::failed;
     if (queue != kNoTime) {
       ++queue_steps[t][std::min(step_of(queue), kQueueSteps)];

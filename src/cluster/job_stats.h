@@ -32,7 +32,7 @@ struct TypeStats {
 
 struct SizeClass {
   std::int64_t from = 0, to = 0;  // GPUs: 1-1, 2-2, 3-4, 5-8, ...; jobs of less than one GPU are 0-0
-  std::uint64_t count = 0, failed = 0, queued = 0, over_hour = 0;
+  std::uint64_t count = 0, stated = 0, failed = 0, queued = 0, over_hour = 0;  // stated: have a state
   GpuTime time = 0;
   double queue_sum_s = 0;
 };

@@ -109,8 +109,8 @@ Section reliability(const std::vector<FailureStats>& clusters, std::vector<Relia
       row.push_back(cell_if(r.failures != 0, r.mttf_h()));
       row.push_back(cell_if(r.failures != 0, r.node_mttf_h()));
       row.push_back(cell_if(r.infrastructure != 0, r.node_hours / static_cast<double>(r.infrastructure)));
-      row.push_back(cell_if(r.run_hours + r.wait_hours > 0, r.ettr_pct()));
-      row.push_back(cell_if(r.gpu_hours > 0, r.goodput_pct()));
+      row.push_back(cell_if(r.stated != 0 && r.run_hours + r.wait_hours > 0, r.ettr_pct()));
+      row.push_back(cell_if(r.stated != 0 && r.gpu_hours > 0, r.goodput_pct()));
       s.table.rows.push_back(std::move(row));
     }
   return s;

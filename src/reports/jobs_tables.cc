@@ -58,7 +58,7 @@ Section sizes(const std::vector<JobStats>& clusters) {
                                 percent(gpu_seconds(s.time), gpu_seconds(c.gpu_time)),
                                 cell_if(s.queued != 0, s.queue_sum_s / queued),
                                 cell_if(s.queued != 0, percent(static_cast<double>(s.over_hour), queued)),
-                                percent(static_cast<double>(s.failed), n)});
+                                cell_if(s.stated != 0, percent(static_cast<double>(s.failed), n))});
     }
   return out;
 }
@@ -132,7 +132,7 @@ Section quantiles_by_type(const std::vector<JobStats>& clusters) {
     columns.push_back({.key = "gpus." + name,
                        .title = "GPUs " + (name == "p50" ? "median" : name),
                        .json_only = !shown,
-                       .digits = 0});
+                       .digits = 2});
   }
   for (const JobStats& c : clusters)
     for (const TypeStats& t : c.by_type) {
