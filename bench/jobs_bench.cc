@@ -5,15 +5,14 @@
 // Without FILE: a million rows in the columns of AcmeTrace, made here. The file is in the page cache. Beside it, where
 // Python has pandas: reading the same file and the same grouping. Floors: a million rows a second, 300 bytes a row.
 #include <fmt/format.h>
-#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -28,7 +27,12 @@
 namespace {
 
 using namespace orrery;
-using Clock = std::chrono::steady_clock;
+// Of this process alone: on a busy machine the wall clock says how busy it is.
+double cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) / 1e9;
+}
 
 constexpr std::size_t kRows = 1'000'000;
 
@@ -84,13 +88,13 @@ double resident_bytes() {
 Measured measure(const std::string& path) {
   Measured m;
   const double before = resident_bytes();
-  const auto begin = Clock::now();
+  const double begin = cpu_seconds();
   auto source = decompressed(open_file(path).value(), path).value();
   const JobTable jobs = import_jobs(*source, path, {}).value();
   const JobStats s = job_stats(jobs, DurationKind::file);
   const FailureStats failures = failure_stats(jobs, {}, {});
   const Patterns times = patterns(jobs);
-  m.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  m.seconds = cpu_seconds() - begin;
   m.rows = jobs.size();
   m.bytes_per_row = (resident_bytes() - before) / static_cast<double>(m.rows);
   m.gpu_jobs = times.days.empty() || failures.types.empty() ? 0 : s.gpu_jobs;
@@ -120,7 +124,7 @@ Measured measure_apart(const std::string& path) {
 constexpr const char* kPandas = R"(
 import sys, time
 import pandas as pd
-t = time.time()
+t = time.process_time()
 d = pd.read_csv(sys.argv[1])  # times stay text: the grouping needs none
 g = d[d.gpu_num > 0].copy(); g['time'] = g.duration * g.gpu_num
 for k in ('type', 'state', 'user', 'gpu_num'): g.groupby(k).agg(count=('time', 'size'), time=('time', 'sum'))
@@ -128,7 +132,7 @@ q = [.25, .5, .75, .9, .99]
 for c in ('duration', 'queue', 'gpu_num'): g.groupby('type')[c].quantile(q); g[c].quantile(q)
 for c in ('duration', 'queue'):
     for k in range(23): g[g[c] <= 2 ** k].groupby('type').size()
-print(f'pandas: {len(d) / (time.time() - t) / 1e6:.2f} million rows a second, {len(g)} GPU jobs, {g.time.sum()} GPU s')
+print(f'pandas: {len(d) / (time.process_time() - t) / 1e6:.2f} million rows a second, {len(g)} GPU jobs, {g.time.sum()} GPU s')
 )";
 
 }  // namespace
@@ -160,7 +164,7 @@ int main(int argc, char** argv) {
   }
   const double rate = static_cast<double>(best.rows) / best.seconds / 1e6;
   fmt::print(
-      "jobs: {} rows, all tables in {:.3f} s on one core: {:.2f} million rows a second (floor 1), {:.0f} bytes a "
+      "jobs: {} rows, all tables in {:.3f} s of processor time: {:.2f} million rows a second (floor 1), {:.0f} bytes a "
       "row (limit 300), {} GPU jobs, {:.0f} GPU s\n",
       best.rows, best.seconds, rate, best.bytes_per_row, best.gpu_jobs, best.gpu_time_s);
   std::fflush(stdout);

@@ -1,6 +1,7 @@
 // How values are spread: mean, quantiles, extremes.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -15,6 +16,17 @@ struct Spread {
   double low = 0, high = 0;
 };
 
+// Puts what belongs at the places [p, q), ascending, where it belongs: the middle one first, then those on either side
+// among what is left there. [from, to) holds them all.
+template <class It>
+void put_in_place(It first, const std::ptrdiff_t* p, const std::ptrdiff_t* q, std::ptrdiff_t from, std::ptrdiff_t to) {
+  if (p == q || from >= to) return;
+  const std::ptrdiff_t* mid = p + (q - p) / 2;
+  if (*mid >= from && *mid < to) std::nth_element(first + from, first + *mid, first + to);
+  put_in_place(first, p, mid, from, std::min(*mid, to));
+  put_in_place(first, mid + 1, q, std::max(*mid + 1, from), to);
+}
+
 // Reorders [first, last). Values are divided by `unit`.
 template <class It>
 Spread spread_of(It first, It last, double unit) {
@@ -27,20 +39,20 @@ Spread spread_of(It first, It last, double unit) {
   for (It i = first; i != last; ++i) sum += static_cast<long double>(*i);
   s.sum = static_cast<double>(sum / static_cast<long double>(unit));
   s.mean = static_cast<double>(sum / static_cast<long double>(unit) / static_cast<long double>(n));
-  It done = first;  // what lies before is in place
+  // Each quantile lies between two neighbours in order.
+  static constexpr std::array<double, 7> kAt = {0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99};
+  std::array<std::ptrdiff_t, 2 * kAt.size()> places{};
+  for (std::size_t i = 0; i < kAt.size(); ++i) {
+    places[2 * i] = static_cast<std::ptrdiff_t>(kAt[i] * static_cast<double>(n - 1));
+    places[2 * i + 1] = std::min(places[2 * i] + 1, n - 1);
+  }
+  std::sort(places.begin(), places.end());
+  put_in_place(first, places.data(), places.data() + places.size(), 0, n);
   const auto at = [&](double p) {
     const double x = p * static_cast<double>(n - 1);
     const auto k = static_cast<std::ptrdiff_t>(x);
-    It nth = first + k;
-    if (nth >= done) {
-      std::nth_element(done, nth, last);
-      done = nth;
-    }
-    double v = static_cast<double>(*nth);
-    if (x > static_cast<double>(k)) {
-      const double next = static_cast<double>(*std::min_element(nth + 1, last));
-      v += (next - v) * (x - static_cast<double>(k));
-    }
+    double v = static_cast<double>(first[k]);
+    if (x > static_cast<double>(k)) v += (static_cast<double>(first[k + 1]) - v) * (x - static_cast<double>(k));
     return v / unit;
   };
   const auto [least, most] = std::minmax_element(first, last);

@@ -104,23 +104,31 @@ bool JobRows::count(JobField f, int scale, const JobRecord& record, std::uint64_
   return false;
 }
 
-bool JobRows::seen(std::uint64_t hash) {
+void JobRows::remember(std::uint64_t hash, std::uint64_t line) {
   hash |= 1;
+  __builtin_prefetch(&hashes_[hash & (hashes_.size() - 1)], 1);
+  auto& slot = later_[later_count_++ % later_.size()];
+  if (later_count_ > later_.size()) look_up(slot.first, slot.second);
+  slot = {hash, line};
+}
+
+void JobRows::look_up(std::uint64_t hash, std::uint64_t line) {
   std::size_t at = hash & (hashes_.size() - 1);
   for (; hashes_[at] != 0; at = (at + 1) & (hashes_.size() - 1))
-    if (hashes_[at] == hash) return true;
-  hashes_[at] = hash;
-  if ((t_.size() + 1) * 2 > hashes_.size()) {
-    std::vector<std::uint64_t> old(hashes_.size() * 2);
-    old.swap(hashes_);
-    for (const std::uint64_t h : old) {
-      if (h == 0) continue;
-      std::size_t i = h & (hashes_.size() - 1);
-      while (hashes_[i] != 0) i = (i + 1) & (hashes_.size() - 1);
-      hashes_[i] = h;
+    if (hashes_[at] == hash) {
+      if (t_.duplicates++ == 0) first_duplicate_ = fmt::format("{}:{}", label_, line);
+      return;
     }
+  hashes_[at] = hash;
+  if (++hashed_ * 2 <= hashes_.size()) return;
+  std::vector<std::uint64_t> old(hashes_.size() * 4);
+  old.swap(hashes_);
+  for (const std::uint64_t h : old) {
+    if (h == 0) continue;
+    std::size_t i = h & (hashes_.size() - 1);
+    while (hashes_[i] != 0) i = (i + 1) & (hashes_.size() - 1);
+    hashes_[i] = h;
   }
-  return false;
 }
 
 void JobRows::add(const JobRecord& r, std::uint64_t line) {
@@ -168,7 +176,7 @@ void JobRows::add(const JobRecord& r, std::uint64_t line) {
   for (const std::int64_t v : {submit, start, end, duration, queue}) h = mix(h, static_cast<std::uint64_t>(v));
   h = mix(h, (std::uint64_t{raw(user)} << 32) ^ static_cast<std::uint64_t>(gpus));
   h = mix(h, (std::uint64_t{raw(state)} << 40) ^ (std::uint64_t{raw(type)} << 20) ^ raw(group));
-  if (seen(h) && t_.duplicates++ == 0) first_duplicate_ = fmt::format("{}:{}", label_, line);
+  remember(h, line);
 
   t_.submit_ms.push_back(submit);
   t_.start_ms.push_back(start);
@@ -189,6 +197,8 @@ void JobRows::add(const JobRecord& r, std::uint64_t line) {
 }
 
 void JobRows::finish() {
+  for (std::size_t i = later_count_ - std::min(later_count_, later_.size()); i < later_count_; ++i)
+    look_up(later_[i % later_.size()].first, later_[i % later_.size()].second);
   std::vector<std::uint64_t>().swap(hashes_);
   t_.notes.add("bad-row", Severity::data_loss, bad_, first_bad_, "rows that cannot be read are in no table");
   t_.notes.add("duplicate-row", Severity::info, t_.duplicates, first_duplicate_,

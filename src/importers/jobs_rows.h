@@ -104,7 +104,8 @@ class JobRows {
   bool time(JobField f, const JobRecord& record, std::uint64_t line, std::int64_t& ms);
   bool span(JobField f, const JobRecord& record, std::uint64_t line, std::int64_t& ms);
   bool count(JobField f, int scale, const JobRecord& record, std::uint64_t line, std::int32_t& milli);
-  bool seen(std::uint64_t hash);
+  void remember(std::uint64_t hash, std::uint64_t line);
+  void look_up(std::uint64_t hash, std::uint64_t line);
 
   JobTable& t_;
   std::string label_;
@@ -114,7 +115,11 @@ class JobRows {
   std::uint64_t bad_ = 0, early_starts_ = 0, unknown_states_ = 0, gpus_missing_ = 0;
   std::string first_bad_, first_early_, first_unknown_, first_duplicate_;
   std::vector<std::uint64_t> hashes_;  // open addressing, of the rows so far
-  std::vector<bool> known_state_;      // by StrId: looked at
+  std::size_t hashed_ = 0;
+  // Rows are looked up some rows later, when the line of the cache that was asked for has come.
+  std::array<std::pair<std::uint64_t, std::uint64_t>, 16> later_{};  // hash, line
+  std::size_t later_count_ = 0;
+  std::vector<bool> known_state_;  // by StrId: looked at
 };
 
 // Philly's job log and `sacct --json`: arrays of objects. `first` are the bytes already looked at.
