@@ -69,6 +69,17 @@ TEST(JobStats, CountsAndSharesByHand) {
   EXPECT_EQ(s.sizes[3].over_hour, 1u);
 }
 
+TEST(JobStats, NamesOfJobsAsTypes) {
+  std::string text = "type,gpus,duration\n";
+  for (int i = 0; i < 1500; ++i) text += "job" + std::to_string(i) + ",1," + std::to_string(i + 1) + "\n";
+  const JobStats s = job_stats(read(text), DurationKind::file);
+  EXPECT_EQ(s.types.size(), 1500u);
+  EXPECT_EQ(s.types[0].name, "job1499");
+  EXPECT_EQ(s.by_type.size(), 1 + kMostTypes) << "ALL, and those with most GPU time";
+  EXPECT_EQ(s.by_type[1].name, "job1499");
+  EXPECT_EQ(s.by_type[0].duration_s.n, 1500u);
+}
+
 TEST(JobStats, PartsOfAGpu) {
   const JobTable t = read("gpus,duration\n0.5,10\n0.25,10\n1.5,10\n");
   const JobStats s = job_stats(t, DurationKind::file);

@@ -129,6 +129,9 @@ Result<int> run_jobs(const Args& args) {
   std::vector<Patterns> times;
   for (const JobTable& t : tables) {
     stats.push_back(job_stats(t, asked->kind));
+    if (const std::size_t more = stats.back().types.size(); more > kMostTypes)
+      d.notes.add("many-types", Severity::warning, more - kMostTypes, t.cluster,
+                  "only the 1,000 with most GPU time are described one by one");
     failures.push_back(failure_stats(t, asked->failures, categories));
     times.push_back(patterns(t));
   }

@@ -4,7 +4,7 @@
 #include <bit>
 #include <unordered_map>
 
-#include "base/text_match.h"
+#include "cluster/by_name.h"
 
 namespace orrery {
 namespace {
@@ -67,20 +67,6 @@ struct Reason {
   GpuTime lost = 0;
 };
 
-void describe_users(const std::vector<double>& time, const std::vector<double>& slowdown,
-                    const std::vector<std::uint64_t>& count, FailureStats& s) {
-  std::vector<double> times, slowdowns;
-  for (std::size_t u = 0; u < count.size(); ++u) {
-    if (count[u] == 0) continue;
-    times.push_back(time[u]);
-    slowdowns.push_back(slowdown[u] / static_cast<double>(count[u]));
-  }
-  s.users = times.size();
-  s.gini_gpu_time = gini(times);
-  s.jain_gpu_time = jain(times);
-  s.jain_slowdown = jain(slowdowns);
-}
-
 }  // namespace
 
 double gini(std::vector<double> v) {
@@ -107,25 +93,28 @@ FailureStats failure_stats(const JobTable& t, const FailureTerms& terms, const C
   FailureStats s;
   s.cluster = t.cluster;
   const std::size_t names = t.names.size();
-  std::vector<Outcome> outcome(names, Outcome::other);
-  std::vector<bool> looked(names);
-  std::vector<Reason> reasons(names);
-  std::vector<ReliabilityRow> types(names);
+  struct State {
+    bool looked = false;
+    Outcome outcome = Outcome::other;
+  };
+  struct User {
+    std::uint64_t jobs = 0;
+    double gpu_hours = 0, slowdown = 0;
+  };
+  ByName<State> states(names);
+  ByName<Reason> reasons(names);
+  ByName<ReliabilityRow> types(names);
+  ByName<User> users(names);
   std::array<ReliabilityRow, 34> sizes{};
   ReliabilityRow all;
   all.name = "ALL";
-  std::vector<double> user_time(names), user_slowdown(names);
-  std::vector<std::uint64_t> user_jobs(names);
   const Restarts restarts(t, terms.restart_within_s);
   std::int64_t first = kNoTime, last = kNoTime;
   for (std::uint32_t r = 0; r < t.size(); ++r) {
     if (t.gpu_milli[r] == 0) continue;
-    const std::uint32_t state = raw(t.state[r]);
-    if (!looked[state]) {
-      looked[state] = true;
-      outcome[state] = outcome_of(t.names.view(t.state[r]));
-    }
-    const Outcome o = outcome[state];
+    State& state = states[t.state[r]];
+    if (!state.looked) state = {true, outcome_of(t.names.view(t.state[r]))};
+    const Outcome o = state.outcome;
     const std::int64_t run = duration_of(t, r, DurationKind::run);
     if (run == kNoTime || run < 0) continue;
     const std::int64_t gone = gone_at(t, r, run), wait = t.queue_ms[r] == kNoTime ? 0 : t.queue_ms[r];
@@ -143,9 +132,9 @@ FailureStats failure_stats(const JobTable& t, const FailureTerms& terms, const C
     const double productive = std::max(0.0, hours - lost - terms.restart_s / 3600);
     const auto whole = static_cast<std::uint64_t>((t.gpu_milli[r] + 999) / 1000);
     ReliabilityRow& size = sizes[t.gpu_milli[r] < 1000 ? 0 : 1 + static_cast<std::size_t>(std::bit_width(whole - 1))];
-    for (ReliabilityRow* row : {&all, &types[raw(t.type[r])], &size}) {
+    for (ReliabilityRow* row : {&all, &types[t.type[r]], &size}) {
       ++row->runs;
-      row->stated += state != 0;
+      row->stated += raw(t.state[r]) != 0;
       row->failures += failure;
       row->infrastructure += hardware;
       row->run_hours += hours;
@@ -155,44 +144,43 @@ FailureStats failure_stats(const JobTable& t, const FailureTerms& terms, const C
       row->lost_gpu_hours += gpus * lost;
       row->productive_hours += productive;
     }
-    const std::uint32_t user = raw(t.user[r]);
-    ++user_jobs[user];
-    user_time[user] += gpus * hours;
-    user_slowdown[user] +=
+    User& user = users[t.user[r]];
+    ++user.jobs;
+    user.gpu_hours += gpus * hours;
+    user.slowdown +=
         std::max(1.0, static_cast<double>(wait + run) / static_cast<double>(std::max<std::int64_t>(run, 10'000)));
     if (!failure) continue;
-    Reason& why = reasons[raw(t.reason[r])];
+    Reason& why = reasons[t.reason[r]];
     why.gpus.push_back(t.gpu_milli[r]);
     why.to_failure.push_back(run);
     why.lost += static_cast<GpuTime>(run) * t.gpu_milli[r];
     if (gone != kNoTime)
       if (const std::int64_t again = restarts.after(r, gone); again != kNoTime) why.to_restart.push_back(again);
   }
-  for (std::size_t i = 0; i < names; ++i) {
-    Reason& why = reasons[i];
-    if (!why.gpus.empty()) {
-      ReasonRow row;
-      row.reason = t.names.view(StrId{static_cast<std::uint32_t>(i)});
-      if (const auto it = categories.find(row.reason); it != categories.end()) row.category = it->second;
-      row.count = why.gpus.size();
-      row.restarts = why.to_restart.size();
-      row.gpus = spread_of(why.gpus, 1000);
-      row.to_failure_s = spread_of(why.to_failure, 1000);
-      row.to_restart_s = spread_of(why.to_restart, 1000);
-      row.lost = why.lost;
-      s.reasons.push_back(std::move(row));
-    }
-    if (types[i].runs != 0) {
-      types[i].name = t.names.view(StrId{static_cast<std::uint32_t>(i)});
-      if (types[i].name.empty()) types[i].name = "(none)";
-      s.types.push_back(types[i]);
-    }
+  for (std::size_t i = 0; i < reasons.size(); ++i) {
+    Reason& why = reasons.at(i);
+    ReasonRow row;
+    row.reason = t.names.view(reasons.name(i));
+    if (const auto it = categories.find(row.reason); it != categories.end()) row.category = it->second;
+    row.count = why.gpus.size();
+    row.restarts = why.to_restart.size();
+    row.gpus = spread_of(why.gpus, 1000);
+    row.to_failure_s = spread_of(why.to_failure, 1000);
+    row.to_restart_s = spread_of(why.to_restart, 1000);
+    row.lost = why.lost;
+    s.reasons.push_back(std::move(row));
+  }
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    types.at(i).name = t.names.view(types.name(i));
+    if (types.at(i).name.empty()) types.at(i).name = "(none)";
+    s.types.push_back(types.at(i));
   }
   std::sort(s.reasons.begin(), s.reasons.end(), [](const ReasonRow& a, const ReasonRow& b) {
     return a.lost != b.lost ? a.lost > b.lost : a.reason < b.reason;
   });
-  std::sort(s.types.begin(), s.types.end(),
-            [](const ReliabilityRow& a, const ReliabilityRow& b) { return a.gpu_hours > b.gpu_hours; });
+  std::sort(s.types.begin(), s.types.end(), [](const ReliabilityRow& a, const ReliabilityRow& b) {
+    return a.gpu_hours != b.gpu_hours ? a.gpu_hours > b.gpu_hours : a.name < b.name;
+  });
   s.types.insert(s.types.begin(), all);
   for (std::size_t k = 0; k < sizes.size(); ++k) {
     if (sizes[k].runs == 0) continue;
@@ -206,7 +194,15 @@ FailureStats failure_stats(const JobTable& t, const FailureTerms& terms, const C
   s.failures = all.failures;
   s.infrastructure = all.infrastructure;
   if (first != kNoTime && last > first) s.span_h = static_cast<double>(last - first) / 3.6e6;
-  describe_users(user_time, user_slowdown, user_jobs, s);
+  std::vector<double> times, slowdowns;
+  for (std::size_t i = 0; i < users.size(); ++i) {
+    times.push_back(users.at(i).gpu_hours);
+    slowdowns.push_back(users.at(i).slowdown / static_cast<double>(users.at(i).jobs));
+  }
+  s.users = times.size();
+  s.gini_gpu_time = gini(times);
+  s.jain_gpu_time = jain(times);
+  s.jain_slowdown = jain(slowdowns);
   return s;
 }
 

@@ -2,7 +2,9 @@
 
 #include <bit>
 #include <cmath>
-#include <map>
+#include <numeric>
+
+#include "cluster/by_name.h"
 
 namespace orrery {
 namespace {
@@ -14,15 +16,21 @@ struct Tally {
   GpuTime time = 0;
 };
 
-std::string shown(const JobTable& jobs, std::size_t name) {
-  const std::string_view v = jobs.names.view(StrId{static_cast<std::uint32_t>(name)});
+struct TypeRow : Tally {
+  std::array<std::uint64_t, kDurationSteps + 1> duration_steps{};
+  std::array<std::uint64_t, kQueueSteps + 1> queue_steps{};
+  std::vector<Tally> states;  // by place among the states
+};
+
+std::string shown(const JobTable& jobs, StrId name) {
+  const std::string_view v = jobs.names.view(name);
   return std::string(v.empty() ? kNameless : v);
 }
 
-std::vector<Share> shares_of(const JobTable& jobs, const std::vector<Tally>& tallies, bool by_count) {
+std::vector<Share> shares_of(const JobTable& jobs, const ByName<Tally>& tallies, bool by_count) {
   std::vector<Share> out;
   for (std::size_t i = 0; i < tallies.size(); ++i)
-    if (tallies[i].count != 0) out.push_back({shown(jobs, i), tallies[i].count, tallies[i].time});
+    out.push_back({shown(jobs, tallies.name(i)), tallies.at(i).count, tallies.at(i).time});
   std::sort(out.begin(), out.end(), [&](const Share& a, const Share& b) {
     if (!by_count && a.time != b.time) return a.time > b.time;
     if (a.count != b.count) return a.count > b.count;
@@ -79,46 +87,29 @@ JobStats job_stats(const JobTable& jobs, DurationKind kind) {
   s.cluster = jobs.cluster;
   s.jobs = jobs.size();
   const std::size_t names = jobs.names.size(), rows = jobs.size();
-  std::vector<Tally> types(names), states(names), users(names), groups(names), all_states(names), all_users(names);
-  std::vector<std::array<std::uint64_t, kDurationSteps + 1>> duration_steps;
-  std::vector<std::array<std::uint64_t, kQueueSteps + 1>> queue_steps;
-  std::vector<std::uint32_t> type_rank(names, kNone);  // of type names: dense, in order of appearance
-  std::vector<std::uint32_t> type_names, state_rank(names, kNone), state_names;
-  std::vector<std::vector<Tally>> crossed;  // [type rank][state rank]
+  ByName<TypeRow> types(names);
+  ByName<Tally> states(names), users(names), groups(names), all_states(names), all_users(names);
+  std::vector<Outcome> outcomes;  // by place in all_states
   std::array<SizeClass, 34> sizes{};
   std::vector<std::int64_t> values;  // the one buffer of all quantiles
 
-  const auto rank = [](std::vector<std::uint32_t>& ranks, std::vector<std::uint32_t>& list, std::uint32_t name) {
-    std::uint32_t& r = ranks[name];
-    if (r == kNone) {
-      r = static_cast<std::uint32_t>(list.size());
-      list.push_back(name);
-    }
-    return r;
-  };
-  std::vector<Outcome> outcome(names, Outcome::other);
   for (std::size_t r = 0; r < rows; ++r) {
-    const std::uint32_t state = raw(jobs.state[r]), user = raw(jobs.user[r]);
-    if (all_states[state].count++ == 0) outcome[state] = outcome_of(jobs.names.view(jobs.state[r]));
-    ++all_users[user].count;
+    const StrId state = jobs.state[r];
+    ++all_states[state].count;
+    if (all_states.size() > outcomes.size()) outcomes.push_back(outcome_of(jobs.names.view(state)));
+    ++all_users[jobs.user[r]].count;
     const std::int64_t gpus = jobs.gpu_milli[r];
     if (gpus == 0) {
       ++s.cpu_jobs;
       continue;
     }
     ++s.gpu_jobs;
-    const std::uint32_t type = raw(jobs.type[r]);
-    const std::uint32_t t = rank(type_rank, type_names, type), st = rank(state_rank, state_names, state);
-    if (t >= crossed.size()) {
-      crossed.resize(t + 1);
-      duration_steps.resize(t + 1);
-      queue_steps.resize(t + 1);
-    }
+    TypeRow& type = types[jobs.type[r]];
     const std::int64_t duration = duration_of(jobs, r, kind), queue = jobs.queue_ms[r];
     GpuTime time = 0;
     if (duration != kNoTime && duration >= 0) {
       time = static_cast<GpuTime>(duration) * gpus;
-      ++duration_steps[t][std::min(step_of(duration), kDurationSteps)];
+      ++type.duration_steps[std::min(step_of(duration), kDurationSteps)];
     } else {
       ++s.without_duration;
     }
@@ -126,10 +117,10 @@ JobStats job_stats(const JobTable& jobs, DurationKind kind) {
     SizeClass& size = sizes[gpus < 1000 ? 0 : 1 + static_cast<std::size_t>(std::bit_width(whole - 1))];
     ++size.count;
     size.time += time;
-    size.stated += raw(jobs.state[r]) != 0;
-    size.failed += outcome[state] == Outcome::failed;
+    size.stated += raw(state) != 0;
+    size.failed += outcomes[all_states.place(state)] == Outcome::failed;
     if (queue != kNoTime) {
-      ++queue_steps[t][std::min(step_of(queue), kQueueSteps)];
+      ++type.queue_steps[std::min(step_of(queue), kQueueSteps)];
       ++size.queued;
       size.queue_sum_s += static_cast<double>(queue) / 1000;
       size.over_hour += queue > 3'600'000;
@@ -140,15 +131,15 @@ JobStats job_stats(const JobTable& jobs, DurationKind kind) {
       tally.time += time;
     };
     add(s.by_gpus[whole]);
-    add(types[type]);
+    add(type);
     add(states[state]);
-    add(users[user]);
-    add(groups[raw(jobs.group[r])]);
-    if (st >= crossed[t].size()) crossed[t].resize(st + 1);
-    add(crossed[t][st]);
+    add(users[jobs.user[r]]);
+    add(groups[jobs.group[r]]);
+    const std::uint32_t place = states.place(state);
+    if (place >= type.states.size()) type.states.resize(place + 1);
+    add(type.states[place]);
     s.gpu_time += time;
   }
-  s.types = shares_of(jobs, types, false);
   s.states = shares_of(jobs, states, false);
   s.users = shares_of(jobs, users, false);
   s.groups = shares_of(jobs, groups, false);
@@ -156,46 +147,57 @@ JobStats job_stats(const JobTable& jobs, DurationKind kind) {
   s.all_users = shares_of(jobs, all_users, true);
 
   // By type: values side by side, a type after the other; then ALL over the whole.
-  std::vector<TypeStats> by_rank(type_names.size());
-  std::vector<std::size_t> begin(type_names.size() + 1);
+  std::vector<TypeStats> by_place(types.size());
+  std::vector<std::size_t> begin(types.size() + 1);
   TypeStats all;
   all.name = "ALL";
   const auto spread = [&](auto value, double unit, Spread TypeStats::*to) {
     std::fill(begin.begin(), begin.end(), 0);
     for (std::size_t r = 0; r < rows; ++r)
-      if (jobs.gpu_milli[r] != 0 && value(r) != kNoTime) ++begin[type_rank[raw(jobs.type[r])] + 1];
+      if (jobs.gpu_milli[r] != 0 && value(r) != kNoTime) ++begin[types.place(jobs.type[r]) + 1];
     for (std::size_t k = 1; k < begin.size(); ++k) begin[k] += begin[k - 1];
     values.resize(begin.back());
     std::vector<std::size_t> next(begin.begin(), begin.end() - 1);
     for (std::size_t r = 0; r < rows; ++r)
       if (jobs.gpu_milli[r] != 0)
-        if (const std::int64_t v = value(r); v != kNoTime) values[next[type_rank[raw(jobs.type[r])]]++] = v;
-    for (std::size_t k = 0; k < by_rank.size(); ++k)
-      by_rank[k].*to = spread_of(values.begin() + static_cast<std::ptrdiff_t>(begin[k]),
-                                 values.begin() + static_cast<std::ptrdiff_t>(begin[k + 1]), unit);
+        if (const std::int64_t v = value(r); v != kNoTime) values[next[types.place(jobs.type[r])]++] = v;
+    for (std::size_t k = 0; k < by_place.size(); ++k)
+      by_place[k].*to = spread_of(values.begin() + static_cast<std::ptrdiff_t>(begin[k]),
+                                  values.begin() + static_cast<std::ptrdiff_t>(begin[k + 1]), unit);
     all.*to = spread_of(values, unit);
   };
   const auto duration = [&](std::size_t r) { return duration_of(jobs, r, kind); };
   spread(duration, 1000, &TypeStats::duration_s);
   spread([&](std::size_t r) { return jobs.queue_ms[r]; }, 1000, &TypeStats::queue_s);
   spread([&](std::size_t r) { return std::int64_t{jobs.gpu_milli[r]}; }, 1000, &TypeStats::gpus);
-  for (std::size_t k = 0; k < by_rank.size(); ++k) {
-    TypeStats& t = by_rank[k];
-    t.name = shown(jobs, type_names[k]);
-    std::copy_n(duration_steps[k].begin(), kDurationSteps, t.duration_counts.begin());
-    std::copy_n(queue_steps[k].begin(), kQueueSteps, t.queue_counts.begin());
+  std::vector<std::size_t> order(types.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (std::size_t k = 0; k < by_place.size(); ++k) {
+    TypeStats& t = by_place[k];
+    t.name = shown(jobs, types.name(k));
+    std::copy_n(types.at(k).duration_steps.begin(), kDurationSteps, t.duration_counts.begin());
+    std::copy_n(types.at(k).queue_steps.begin(), kQueueSteps, t.queue_counts.begin());
     accumulate(t.duration_counts);
     accumulate(t.queue_counts);
     for (std::size_t i = 0; i < kDurationSteps; ++i) all.duration_counts[i] += t.duration_counts[i];
     for (std::size_t i = 0; i < kQueueSteps; ++i) all.queue_counts[i] += t.queue_counts[i];
-    for (std::size_t c = 0; c < crossed[k].size(); ++c)
-      if (crossed[k][c].count != 0)
-        s.type_states.push_back({t.name, shown(jobs, state_names[c]), crossed[k][c].count, crossed[k][c].time});
   }
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    if (types.at(a).time != types.at(b).time) return types.at(a).time > types.at(b).time;
+    if (types.at(a).count != types.at(b).count) return types.at(a).count > types.at(b).count;
+    return by_place[a].name < by_place[b].name;
+  });
   s.by_type.push_back(std::move(all));
-  for (const Share& share : s.types)
-    for (TypeStats& t : by_rank)
-      if (t.name == share.name) s.by_type.push_back(std::move(t)), t.name.clear();
+  for (const std::size_t k : order) {
+    const TypeRow& row = types.at(k);
+    s.types.push_back({by_place[k].name, row.count, row.time});
+    if (s.by_type.size() > kMostTypes) continue;
+    for (std::size_t c = 0; c < row.states.size(); ++c)
+      if (row.states[c].count != 0)
+        s.type_states.push_back(
+            {by_place[k].name, shown(jobs, states.name(c)), row.states[c].count, row.states[c].time});
+    s.by_type.push_back(std::move(by_place[k]));
+  }
   std::stable_sort(s.type_states.begin(), s.type_states.end(), [](const TypeState& a, const TypeState& b) {
     return a.type != b.type ? a.type < b.type : a.count > b.count;
   });

@@ -23,6 +23,9 @@ struct Share {
 inline constexpr std::size_t kDurationSteps = 22;  // thresholds 2^0 to 2^21 s
 inline constexpr std::size_t kQueueSteps = 23;     // 2^0 to 2^22 s
 
+// Types described one by one, those with most GPU time; a column of names of jobs may have one for each.
+inline constexpr std::size_t kMostTypes = 1000;
+
 struct TypeStats {
   std::string name;  // "ALL": every GPU job
   Spread duration_s, queue_s, gpus;
@@ -50,10 +53,10 @@ struct JobStats {
   std::uint64_t without_duration = 0;               // GPU jobs that have none (they wait): in no GPU time
   std::vector<Share> types, states, users, groups;  // of GPU jobs, most GPU time first
   std::vector<Share> all_states, all_users;         // of all jobs, most jobs first
-  std::vector<TypeState> type_states;
-  std::vector<TypeStats> by_type;  // ALL first, then as in `types`
-  std::vector<SizeClass> sizes;    // those that occur
-  std::vector<Share> by_gpus;      // [g]: GPU jobs of g GPUs (parts of a GPU rounded up); [0] unused
+  std::vector<TypeState> type_states;               // of those in by_type
+  std::vector<TypeStats> by_type;                   // ALL first, then as in `types`
+  std::vector<SizeClass> sizes;                     // those that occur
+  std::vector<Share> by_gpus;                       // [g]: GPU jobs of g GPUs (parts of a GPU rounded up); [0] unused
   // Of all jobs, and of CPU jobs.
   Spread all_duration_s, all_queue_s, all_gpus, all_cpus, all_nodes, cpu_duration_s, cpu_queue_s, gpu_time_s;
   double same_second_pct = 0;  // jobs whose second of submission another has

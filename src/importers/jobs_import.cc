@@ -65,7 +65,7 @@ JobHeader header_in(std::string_view line) {
 
 tl::unexpected<Error> not_jobs(const std::string& label, std::string_view line, std::string_view wanted) {
   const JobHeader h = header_in(line);
-  const bool tells_length = h.find({"duration", "end_time", "elapsed", "duration_s"}) >= 0;
+  const bool tells_length = h.find({"duration", "end_time", "elapsed", "elapsedraw", "end", "duration_s"}) >= 0;
   if (wanted != "auto")
     return fail(fmt::format("not a file of schema {}: {}", wanted, quote_for_people(line, 80)), label,
                 "--schema auto tells schemas by their columns");

@@ -89,7 +89,7 @@ Section categories(const std::vector<FailureStats>& clusters) {
 
 Section reliability(const std::vector<FailureStats>& clusters, std::vector<ReliabilityRow> FailureStats::*rows,
                     const char* key, const char* title, const char* name) {
-  Section s{.key = key, .title = title, .table = {}};
+  Section s{.key = key, .title = title, .table = {}, .text_rows = 40};
   s.table.columns = {{.key = "cluster"},
                      {.key = name},
                      {.key = "runs"},

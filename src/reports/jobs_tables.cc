@@ -7,6 +7,8 @@
 namespace orrery {
 namespace {
 
+constexpr std::size_t kShown = 40;  // rows for people, of tables that may be long
+
 double percent(double part, double all) { return all > 0 ? 100 * part / all : 0; }
 
 // Cells of a spread, or as many nulls where there are no values.
@@ -112,7 +114,10 @@ Section summary(const std::vector<JobStats>& clusters, DurationKind kind) {
 }
 
 Section quantiles_by_type(const std::vector<JobStats>& clusters) {
-  Section out{.key = "clusters[].by_type{}", .title = "Duration, waiting (s) and GPUs by type", .table = {}};
+  Section out{.key = "clusters[].by_type{}",
+              .title = "Duration, waiting (s) and GPUs by type",
+              .table = {},
+              .text_rows = kShown};
   auto& columns = out.table.columns;
   columns = {{.key = "cluster"}, {.key = "type"}};
   for (const char* what : {"duration_s", "queue_s"}) {
@@ -219,8 +224,8 @@ Section all_jobs(const std::vector<JobStats>& clusters) {
 
 void describe_jobs(const std::vector<JobStats>& clusters, DurationKind kind, std::vector<Section>& out) {
   out.push_back(summary(clusters, kind));
-  out.push_back(shares("clusters[].types", "Types", clusters, &JobStats::types, 0));
-  out.push_back(shares("clusters[].states", "States", clusters, &JobStats::states, 0));
+  out.push_back(shares("clusters[].types", "Types", clusters, &JobStats::types, kShown));
+  out.push_back(shares("clusters[].states", "States", clusters, &JobStats::states, kShown));
   out.push_back(quantiles_by_type(clusters));
   out.push_back(sizes(clusters));
   out.push_back(shares("clusters[].users", "Users", clusters, &JobStats::users, clusters.size() == 1 ? 10 : 20));

@@ -1,6 +1,7 @@
 // The same jobs under another cluster or policy: waiting, use of the GPUs, what was done again.
 #include <fmt/format.h>
 
+#include "cluster/by_name.h"
 #include "cluster/scheduler.h"
 #include "reports/jobs.h"
 
@@ -62,16 +63,14 @@ Result<std::vector<Section>> jobs_what_if(const std::vector<JobTable>& clusters,
     }
     notes.add("not-simulated", Severity::warning, unusable, t.cluster, "GPU jobs without a submission or a duration");
     if (jobs.empty()) continue;
-    std::vector<StrId> types;  // most jobs first is not needed: as they appear
+    ByName<std::uint64_t> types(t.names.size());
     std::vector<std::uint32_t> type_of(jobs.size());
     for (std::size_t i = 0; i < jobs.size(); ++i) {
-      const StrId type = t.type[row_of[i]];
-      auto it = std::find(types.begin(), types.end(), type);
-      if (it == types.end()) it = types.insert(types.end(), type);
-      type_of[i] = static_cast<std::uint32_t>(it - types.begin());
+      ++types[t.type[row_of[i]]];
+      type_of[i] = types.place(t.type[row_of[i]]);
     }
     const auto shown = [&](std::size_t type) {
-      const std::string_view v = t.names.view(types[type]);
+      const std::string_view v = t.names.view(types.name(type));
       return v.empty() ? std::string("(none)") : std::string(v);
     };
     const auto describe = [&](const std::string& text, const std::vector<std::int64_t>& waited) {
@@ -83,7 +82,7 @@ Result<std::vector<Section>> jobs_what_if(const std::vector<JobTable>& clusters,
           by[type_of[i]].push_back(waited[i]);
         }
       add_row(waits.table, t.cluster, text, "ALL", all);
-      for (std::size_t k = 0; types.size() > 1 && k < types.size(); ++k)
+      for (std::size_t k = 0; types.size() > 1 && types.size() <= kMostTypes && k < types.size(); ++k)
         add_row(waits.table, t.cluster, text, shown(k), by[k]);
     };
     std::vector<std::int64_t> recorded(jobs.size(), -1);
@@ -92,8 +91,10 @@ Result<std::vector<Section>> jobs_what_if(const std::vector<JobTable>& clusters,
     describe("as recorded", recorded);
     for (const SimQuestion& q : questions) {
       bool any = q.favoured_type.empty();
+      std::size_t favoured = 0;
+      while (favoured < types.size() && shown(favoured) != q.favoured_type) ++favoured;
       for (std::size_t i = 0; i < jobs.size(); ++i) {
-        jobs[i].favoured = !q.favoured_type.empty() && shown(type_of[i]) == q.favoured_type;
+        jobs[i].favoured = !q.favoured_type.empty() && type_of[i] == favoured;
         any |= jobs[i].favoured;
       }
       if (!any)
