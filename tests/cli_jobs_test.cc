@@ -213,6 +213,8 @@ TEST(CliJobs, LogsOfRunsAndTrials) {
   EXPECT_EQ(t["trials"][0]["gpu_idle_pct"], 40);
   EXPECT_NE(read_file(dir / "t.html").find("<svg"), std::string::npos);
   expect_refused("progress", "which logs?");
+  expect_refused("progress --by user " + (dir / "a.log"), "--by is for job records");
+  expect_refused("--stage metric=x samples/jobs.csv", "is for the logs of trials");
   expect_refused("trials --stage load=x " + (dir / "t.log"), "not inference=REGEX or metric=REGEX");
   expect_refused("progress " + (dir / "t.log"), "no line that names a training step");
 }

@@ -1,6 +1,8 @@
 // orrery jobs: who uses a datacenter's GPUs, how long jobs run and wait, how they end.
 #include <fmt/format.h>
 
+#include <set>
+
 #include "base/byte_source.h"
 #include "base/number_text.h"
 #include "cli/command.h"
@@ -104,9 +106,15 @@ Result<int> run_jobs(const Args& args) {
   if (!options) return tl::unexpected(options.error());
   if (const std::string& first = args.positional.front(); first == "progress" || first == "trials") {
     const std::vector<std::string> logs(args.positional.begin() + 1, args.positional.end());
+    for (const auto& [option, values] : args.options) {
+      static const std::set<std::string_view> kOfLogs{"--html", "--csv", "--json", "--quiet", "--threads"};
+      if (kOfLogs.count(option) == 0 && !(option == "--stage" && first == "trials"))
+        return fail(option + " is for job records", "jobs " + first, "see orrery help jobs");
+    }
     if (logs.empty()) return fail("which logs?", "jobs " + first, "orrery jobs " + first + " LOG...");
     return first == "trials" ? run_jobs_trials(args, logs, *options) : run_jobs_progress(args, logs, *options);
   }
+  if (args.has("--stage")) return fail("is for the logs of trials", "--stage", "orrery jobs trials LOG...");
   const auto import = job_import_options(args);
   if (!import) return tl::unexpected(import.error());
   const auto asked = understand_jobs(args);
@@ -182,9 +190,11 @@ std::vector<OptionSpec> jobs_options() {
        {"--restart-overhead", "S", "of each run, before it is of use (default: 0)", Takes::word},
        {"--gpus-per-node", "N", "for node-hours where the records have no nodes (default: 8)", Takes::word},
        {"--what-if", "gpus=N,KEY=VALUE,...",
-        "the same jobs on N GPUs under policy=fifo|easy|conservative, reserve=TYPE:GPUS, preempt=on, "
-        "checkpoint=SECONDS "
-        "(of what a stopped job keeps whole ones), depth=JOBS (that a pass looks at); may be repeated (docs/model.md)",
+        "the same jobs on N GPUs under policy=fifo|easy|conservative, reserve=TYPE:GPUS (for that type alone), "
+        "preempt=on "
+        "(others use what is reserved until it is needed), checkpoint=SECONDS (where a stopped job goes on), "
+        "depth=JOBS "
+        "(that a pass looks at); may be repeated (docs/model.md)",
         Takes::word, true},
        {"--stage", "inference|metric=REGEX", "trials: the line that begins this stage (RE2; may be repeated)",
         Takes::word, true},
