@@ -279,6 +279,7 @@ std::vector<Command> make_commands() {
                      "orrery synth --model llama-2-7b --platform dgx-h100 --gpus 8 --tp 4 -o traces"},
                     {"... and what its replay says:", "orrery replay traces"}},
        .run = run_synth},
+      diagnose_command(),
       {.name = "help",
        .summary = "what the commands do, or the manual page of one",
        .operands = "[COMMAND]",

@@ -26,7 +26,7 @@ struct Table {
 };
 
 struct Section {
-  std::string key;      // top-level JSON key: "steps"; "" = its columns are top-level keys themselves
+  std::string key;      // JSON key: "steps"; "" = its columns are top-level keys; "a[].b{}": writers/json.h
   std::string title;    // heading for people; "" = not printed
   bool single = false;  // one row, written as an object instead of an array
   Table table;

@@ -43,6 +43,13 @@ struct CellToCsv {
   }
 };
 
+// "clusters[].by_type{}.counts" -> "counts"
+std::string file_name(std::string key) {
+  if (key.find_first_of("[{") == std::string::npos) return key;
+  while (key.ends_with("[]") || key.ends_with("{}")) key.resize(key.size() - 2);
+  return key.substr(key.rfind('.') + 1);
+}
+
 Table notes_table(const Notes& notes) {
   Table t;
   t.columns = {{"name"}, {"severity"}, {"count"}, {"first"}, {"advice"}};
@@ -95,7 +102,7 @@ Status write_csv(const std::string& directory, const Document& document) {
   };
   for (const Section& s : document.sections) {
     if (for_people_alone(s)) continue;
-    if (auto ok = add(s.key.empty() ? document.command : s.key, s.table); !ok) return ok;
+    if (auto ok = add(s.key.empty() ? document.command : file_name(s.key), s.table); !ok) return ok;
   }
   if (auto ok = add("notes", notes_table(document.notes)); !ok) return ok;
   for (OutputFile& f : files) {

@@ -11,7 +11,8 @@ namespace orrery {
 // list is its numbers separated by spaces. Columns that only people see are left out.
 std::string to_csv(const Table& table);
 
-// Writes DIR/SECTION.csv for every section (one without a key is named after the command) and DIR/notes.csv. Makes the
+// Writes DIR/SECTION.csv for every section (one without a key is named after the command; of a path (writers/json.h)
+// its last part) and DIR/notes.csv. Makes the
 // directory. All files are complete before the first appears under its name.
 Status write_csv(const std::string& directory, const Document& document);
 

@@ -57,6 +57,60 @@ void add_row(Json& object, const std::vector<Column>& columns, const std::vector
   }
 }
 
+bool is_path(std::string_view key) { return key.find("[]") != key.npos || key.find("{}") != key.npos; }
+
+Json& element_named(Json& array, const Json& name) {
+  if (!array.is_array()) array = Json::array();
+  for (Json& element : array)
+    if (element["name"] == name) return element;
+  array.push_back(Json::object({{"name", name}}));
+  return array.back();
+}
+
+// The rows of a section whose key is a path.
+void add_along_path(Json& out, const Section& s) {
+  const auto& columns = s.table.columns;
+  if (s.table.rows.empty()) {
+    const std::string root = s.key.substr(0, s.key.find_first_of("[{."));
+    if (out.find(root) == out.end()) out[root] = s.key[root.size()] == '[' ? Json::array() : Json::object();
+  }
+  for (const auto& row : s.table.rows) {
+    Json* place = &out;
+    std::size_t used = 0;  // columns that named elements
+    bool on_element = false;
+    for (std::string_view rest = s.key; !rest.empty();) {
+      const std::size_t dot = rest.find('.');
+      std::string_view part = rest.substr(0, dot);
+      rest = dot == std::string_view::npos ? std::string_view() : rest.substr(dot + 1);
+      on_element = part.ends_with("[]") || part.ends_with("{}");
+      const bool in_array = part.ends_with("[]");
+      if (on_element) part.remove_suffix(2);
+      place = &(*place)[std::string(part)];
+      if (!on_element) continue;
+      const Json name = std::visit(CellToJson{}, row[used++]);
+      place = in_array ? &element_named(*place, name) : &(*place)[name.is_string() ? name.get<std::string>() : name.dump()];
+    }
+    if (s.values) {
+      if (!place->is_array()) *place = Json::array();
+      Json list = Json::array();
+      for (std::size_t c = used; c < columns.size() && c < row.size(); ++c)
+        if (!columns[c].text_only) list.push_back(std::visit(CellToJson{}, row[c]));
+      place->push_back(std::move(list));
+      continue;
+    }
+    Json object = on_element || s.single ? Json() : Json::object();
+    Json& to = on_element || s.single ? *place : object;
+    for (std::size_t c = used; c < columns.size(); ++c) {
+      if (columns[c].text_only) continue;
+      set_nested(to, columns[c].key, c < row.size() ? std::visit(CellToJson{}, row[c]) : Json(nullptr));
+    }
+    if (&to == &object) {
+      if (!place->is_array()) *place = Json::array();
+      place->push_back(std::move(object));
+    }
+  }
+}
+
 Json notes_to_json(const Notes& notes) {
   Json list = Json::array();
   for (const Note& n : notes.rows) {
@@ -92,7 +146,9 @@ std::string to_json(const Document& document) {
   for (const Section& s : document.sections) {
     const auto& rows = s.table.rows;
     if (for_people_alone(s)) continue;
-    if (s.key.empty()) {
+    if (is_path(s.key)) {
+      add_along_path(out, s);
+    } else if (s.key.empty()) {
       add_row(out, s.table.columns, rows.empty() ? nullptr : &rows[0]);
     } else if (s.single) {
       Json object = Json::object();
