@@ -1,5 +1,5 @@
-// What logs become: one row a line that some pattern is interested in, one row a training step, one row a shape of line.
-// All bounded, however long a log is.
+// What logs become: one row a line that some pattern is interested in, one row a training step, one row a shape of
+// line. All bounded, however long a log is.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,7 +14,7 @@ namespace orrery {
 
 // A wall-clock time as logs write it: often without a year.
 struct LogTime {
-  int year = 0;    // 0 = the line did not say
+  int year = 0;     // 0 = the line did not say
   Ns in_year = -1;  // since 1 January 00:00; -1 = no time on the line
 
   bool known() const { return in_year >= 0; }
@@ -61,7 +61,7 @@ class LinePatterns {
 struct LogFile {
   std::string label;
   std::uint64_t bytes = 0, lines = 0;
-  std::uint64_t steps = 0;        // how often the step number moved on
+  std::uint64_t steps = 0;  // how often the step number moved on
   std::uint64_t last_step_line = 0;
   LogTime last_time, last_step_time;
   std::int32_t rank = -1;  // of the file name
@@ -70,13 +70,13 @@ struct LogFile {
 // One row a line of interest, by file and line.
 struct LogRows {
   std::vector<std::uint32_t> file;
-  std::vector<std::uint64_t> line;         // from 1
-  std::vector<std::int32_t> rank;          // -1 = not said
-  std::vector<std::string> node;           // "" = not said
+  std::vector<std::uint64_t> line;  // from 1
+  std::vector<std::int32_t> rank;   // -1 = not said
+  std::vector<std::string> node;    // "" = not said
   std::vector<LogTime> time;
-  std::vector<std::string> text;           // without prefixes; of long ones the part around the pattern
+  std::vector<std::string> text;            // without prefixes; of long ones the part around the pattern
   std::vector<std::uint64_t> steps_before;  // LogFile::steps when the line came
-  std::vector<std::string> frame, code;    // of an exception: the file that raised it, and its source line there
+  std::vector<std::string> frame, code;     // of an exception: "file:function" that raised it, its source line
   std::vector<std::vector<std::uint32_t>> patterns;
   std::vector<std::uint8_t> chained;  // 1 = "direct cause", 2 = "during handling" follows this exception
 
@@ -88,7 +88,7 @@ struct StepRows {
   std::vector<std::uint32_t> file;
   std::vector<std::uint64_t> line;
   std::vector<std::int32_t> rank;
-  std::vector<std::int64_t> step;  // -1 = not said
+  std::vector<std::int64_t> step;                // -1 = not said
   std::vector<double> loss, seconds, grad_norm;  // NaN = not a number; seconds, grad_norm below 0 = not said
   std::vector<std::uint8_t> has_loss;
 

@@ -84,6 +84,10 @@ class Splitter {
     if (s.empty()) return false;
     const bool indented = blanks > 0;
     if (s[0] == '[') return bracket(blanks, s);
+    if (s[0] == '|' && s.size() > 2 && s[1] == ' ' && digit(s[2])) {  // a column of a log service: | 2024-05-14T... |
+      rest_.remove_prefix(blanks + 2);
+      return true;
+    }
     if (s[0] == '(' && !indented) return ray(s);
     if (digit(s[0])) {
       if (time(blanks, s)) return true;
@@ -133,6 +137,11 @@ class Splitter {
   bool bracket(std::size_t blanks, std::string_view s) {
     const std::size_t close = s.find(']');
     if (close == std::string_view::npos || close > 160) return false;
+    if (const std::size_t n = digits_at(s, 1);
+        n > 0 && s.size() > n + 1 && s[n + 1] == 'm') {  // a colour without its escape
+      rest_.remove_prefix(blanks + n + 2);
+      return true;
+    }
     std::string_view inside = s.substr(1, close - 1);
     std::size_t end = close + 1;
     bool mine = false;
@@ -142,10 +151,9 @@ class Splitter {
     } else if (const std::int32_t rank = rank_at_end(inside); rank >= 0) {
       if (p_.rank < 0) p_.rank = rank;
       mine = true;
-    } else if (const std::size_t comma = inside.find(','); comma != std::string_view::npos && comma > 0 &&
-                                                           digits_at(inside, 0) == comma &&
-                                                           digits_at(inside, comma + 1) == inside.size() - comma - 1 &&
-                                                           end < s.size() && s[end] == '<') {
+    } else if (const std::size_t comma = inside.find(',');
+               comma != std::string_view::npos && comma > 0 && digits_at(inside, 0) == comma &&
+               digits_at(inside, comma + 1) == inside.size() - comma - 1 && end < s.size() && s[end] == '<') {
       p_.rank = to_rank(inside.substr(comma + 1));
       const std::size_t stream = s.find('>', end);
       if (stream == std::string_view::npos) return false;
@@ -174,14 +182,15 @@ class Splitter {
       if (!p_.time.known()) p_.time = t;
       return true;
     }
-    if (const std::size_t n = digits_at(inside, 0); n > 0 && n < inside.size() && inside[n] == '.' &&
-                                                    digits_at(inside, n + 1) == inside.size() - n - 1)
+    if (const std::size_t n = digits_at(inside, 0);
+        n > 0 && n < inside.size() && inside[n] == '.' && digits_at(inside, n + 1) == inside.size() - n - 1)
       return true;  // seconds since the kernel started: no time of day
     const std::string_view name = inside.substr(0, inside.find(' '));
     if (is_host_name(name) || starts(name, "node-")) {
       if (p_.node.empty()) p_.node = name;
       return true;
     }
+    if (inside.size() >= 4 && digits_at(inside, 0) == inside.size()) return true;  // a number of the collector
     return inside == "INFO" || inside == "WARNING" || inside == "ERROR" || inside == "DEBUG" || inside == "CRITICAL";
   }
 
@@ -242,15 +251,17 @@ bool is_host_name(std::string_view word) {
     if (!letter(c) && !digit(c) && c != '-' && c != '.' && c != '_') return false;
     number |= digit(c);
   }
-  if (!number || digits_at(word, 1) == word.size() - 1) return word.size() > 2 && number && letter(word[0]) &&
-                                                              (starts(word, "n") || starts(word, "c") ||
-                                                               starts(word, "g"));
+  if (!number || digits_at(word, 1) == word.size() - 1)
+    return word.size() > 2 && number && letter(word[0]) &&
+           (starts(word, "n") || starts(word, "c") || starts(word, "g"));
   for (const std::string_view device :
-       {"mlx", "nvme", "eth", "ib", "sd", "gpu", "GPU", "cuda", "CUDA", "md", "loop", "nvidia", "rank", "Rank",
-        "default", "tensor", "layer", "step", "Step", "epoch", "Epoch", "attempt", "python", "bond", "ens", "eno",
-        "enp", "dm-", "EXT4", "Xid", "utf", "fp16", "bf16", "int8", "cuDNN", "E0", "W0", "I0", "F0", "level",
-        "libnccl", "blk", "task", "worker_", "stage", "iter", "version", "v1", "v2", "torch", "Python", "SHA", "md5",
-        "H2D", "D2H", "x86", "i386", "s3", "S3", "http", "ipv", "IPv", "utf8", "log", "test", "Channel", "group"})
+       {"mlx",     "nvme",    "eth",    "ib",      "sd",      "gpu",     "GPU",     "cuda", "CUDA", "md",
+        "loop",    "nvidia",  "rank",   "Rank",    "default", "tensor",  "layer",   "step", "Step", "epoch",
+        "Epoch",   "attempt", "python", "bond",    "ens",     "eno",     "enp",     "dm-",  "EXT4", "Xid",
+        "utf",     "fp16",    "bf16",   "int8",    "cuDNN",   "E0",      "W0",      "I0",   "F0",   "level",
+        "libnccl", "blk",     "task",   "worker_", "stage",   "iter",    "version", "v1",   "v2",   "torch",
+        "Python",  "SHA",     "md5",    "H2D",     "D2H",     "x86",     "i386",    "s3",   "S3",   "http",
+        "ipv",     "IPv",     "utf8",   "log",     "test",    "Channel", "group"})
     if (starts(word, device)) return false;
   return true;
 }

@@ -17,9 +17,9 @@ struct LinePrefix {
   std::string_view message;  // the rest of the line; a blank that separates it is gone, indentation stays
 };
 
-// torchrun [rank3]: and [default3]:, Slurm "3: ", Open MPI [1,3]<stderr>:, NCCL host:pid:tid [gpu], Ray (name pid=, ip=),
-// pdsh "node3: ", glog E0321 02:07:08.4 file:12], dmesg [  12.3], syslog "May  4 01:02:03 node3 kernel:", ISO and other
-// times, in any order and number.
+// torchrun [rank3]: and [default3]:, Slurm "3: ", Open MPI [1,3]<stderr>:, NCCL host:pid:tid [gpu], Ray (name pid=,
+// ip=), pdsh "node3: ", glog E0321 02:07:08.4 file:12], dmesg [  12.3], syslog "May  4 01:02:03 node3 kernel:", ISO and
+// other times, in any order and number.
 LinePrefix split_prefix(std::string_view line);
 
 // A time at the start of `text`; `length` of it, 0 = none.

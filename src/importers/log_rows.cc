@@ -11,10 +11,10 @@
 namespace orrery {
 namespace {
 
-constexpr std::size_t kLongestText = 600;     // bytes of a row's text
-constexpr std::size_t kShownShape = 300;      // bytes of a shape's first line
-constexpr std::uint64_t kFrameReach = 12;     // lines from the last frame to its exception, ranks interleaved
-constexpr std::uint64_t kIgnoredReach = 24;   // lines from "Exception ignored" to the exception
+constexpr std::size_t kLongestText = 600;    // bytes of a row's text
+constexpr std::size_t kShownShape = 300;     // bytes of a shape's first line
+constexpr std::uint64_t kFrameReach = 12;    // lines from the last frame to its exception, ranks interleaved
+constexpr std::uint64_t kIgnoredReach = 24;  // lines from "Exception ignored" to the exception
 constexpr std::size_t kMostDead = 4096;
 
 // A line of source code under a frame of a traceback: what it raises has not been raised by being shown.
@@ -103,16 +103,26 @@ void LogRowsWriter::line(std::string_view text, std::size_t from, std::size_t to
   bool is_frame = false, is_step = false;
   for (const std::uint32_t p : on_line_) {
     switch (patterns_.class_of(p)) {
-      case PatternClass::frame: is_frame = true; break;
-      case PatternClass::step: is_step = true; break;
-      case PatternClass::ignored: ignored_[prefix.rank] = number; break;
+      case PatternClass::frame:
+        is_frame = true;
+        break;
+      case PatternClass::step:
+        is_step = true;
+        break;
+      case PatternClass::ignored: {  // with a traceback of its own below; alone it is no more than a remark
+        const std::string_view below = text.substr(std::min(to + 1, text.size()), 200);
+        if (has(below.substr(0, below.find('\n')), "Traceback (most recent")) ignored_[prefix.rank] = number;
+        break;
+      }
       case PatternClass::chain: {
         const auto it = last_row_.find(prefix.rank);
         if (it != last_row_.end() && table_.rows.line[it->second] + kFrameReach >= number)
           table_.rows.chained[it->second] = has(prefix.message, "During handling") ? 2 : 1;
         break;
       }
-      case PatternClass::rule: rules.push_back(p); break;
+      case PatternClass::rule:
+        rules.push_back(p);
+        break;
     }
   }
   if (is_frame) frame(text, to, prefix, number);
@@ -136,11 +146,14 @@ void LogRowsWriter::frame(std::string_view text, std::size_t to, const LinePrefi
   Frame& f = frames_[prefix.rank];
   f.line = number;
   f.file = prefix.message.substr(open + 6, close - open - 6);
+  const std::size_t in = prefix.message.find(", in ", close);
+  if (in != std::string_view::npos) f.file += ":" + std::string(prefix.message.substr(in + 5, 80));
   f.code.clear();
   if (to + 1 >= text.size()) return;
   const std::size_t stop = std::min(text.find('\n', to + 1), text.size());
   const LinePrefix next = split_prefix(text.substr(to + 1, stop - to - 1));
-  if (next.rank != prefix.rank || next.message.empty() || next.message[0] != ' ' || has(next.message, "File \"")) return;
+  if (next.rank != prefix.rank || next.message.empty() || next.message[0] != ' ' || has(next.message, "File \""))
+    return;
   f.code = next.message.substr(std::min(next.message.find_first_not_of(' '), next.message.size()));
   if (f.code.size() > kLongestText) f.code.resize(kLongestText);
 }

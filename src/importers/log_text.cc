@@ -176,7 +176,8 @@ class Reader {
   void lines_in(std::string_view text, bool ends_line) {
     LogFile& file = rows_.table().files[0];
     if (std::memchr(text.data(), '\0', text.size()) != nullptr)
-      rows_.table().notes.add("binary-bytes", Severity::info, 1, label_ + ": near line " + std::to_string(file.lines + 1),
+      rows_.table().notes.add("binary-bytes", Severity::info, 1,
+                              label_ + ": near line " + std::to_string(file.lines + 1),
                               "blocks that hold bytes of value zero; their lines are read all the same");
     if (std::memchr(text.data(), '\x1b', text.size()) != nullptr ||
         std::memchr(text.data(), '\r', text.size()) != nullptr) {

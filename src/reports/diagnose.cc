@@ -5,14 +5,15 @@
 namespace orrery {
 namespace {
 
-constexpr std::size_t kShownLogs = 20;      // with their evidence, for people
+constexpr std::size_t kShownLogs = 20;  // with their evidence, for people
 constexpr std::size_t kShownEvidence = 6;
 constexpr std::size_t kShownText = 160;
 
 std::int64_t count(std::uint64_t n) { return static_cast<std::int64_t>(n); }
 
 std::string shortened(std::string text) {
-  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20; }, ' ');
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20; }, ' ');
   if (text.size() <= kShownText) return text;
   std::size_t end = kShownText;  // not inside of a character
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
@@ -48,13 +49,27 @@ Section logs_section(const std::vector<LogVerdict>& verdicts) {
                      {.key = "compression", .json_only = true}};
   for (const LogVerdict& v : verdicts) {
     const Diagnosis& d = v.diagnosis;
-    s.table.rows.push_back({v.label, v.label, std::string(name_of(d.verdict)), d.reason.empty() ? Cell{} : Cell{d.reason},
-                            d.category.empty() ? Cell{} : Cell{d.category}, d.root_cause, d.restart, d.where,
-                            d.node.empty() ? Cell{} : Cell{d.node}, d.rank < 0 ? Cell{} : Cell{std::int64_t{d.rank}},
-                            d.confidence, d.evidence.empty() ? Cell{} : Cell{count(d.evidence[0].line)},
-                            std::vector<double>{}, std::vector<double>{}, d.advice, d.who, v.found_by, count(v.lines),
-                            count(v.kept_lines),
-                            v.kept_lines == 0 ? Cell{} : Cell{static_cast<double>(v.lines) / static_cast<double>(v.kept_lines)}});
+    s.table.rows.push_back(
+        {v.label,
+         v.label,
+         std::string(name_of(d.verdict)),
+         d.reason.empty() ? Cell{} : Cell{d.reason},
+         d.category.empty() ? Cell{} : Cell{d.category},
+         d.root_cause,
+         d.restart,
+         d.where,
+         d.node.empty() ? Cell{} : Cell{d.node},
+         d.rank < 0 ? Cell{} : Cell{std::int64_t{d.rank}},
+         d.confidence,
+         d.evidence.empty() ? Cell{} : Cell{count(d.evidence[0].line)},
+         std::vector<double>{},
+         std::vector<double>{},
+         d.advice,
+         d.who,
+         v.found_by,
+         count(v.lines),
+         count(v.kept_lines),
+         v.kept_lines == 0 ? Cell{} : Cell{static_cast<double>(v.lines) / static_cast<double>(v.kept_lines)}});
   }
   return s;
 }
@@ -64,7 +79,8 @@ Section evidence_section(const std::vector<LogVerdict>& verdicts) {
   s.table.columns = {{"name"}, {"file"}, {"line"}, {"text"}, {"why"}};
   for (const LogVerdict& v : verdicts)
     for (const Evidence& e : v.diagnosis.evidence)
-      s.table.rows.push_back({v.label, e.file < v.files.size() ? v.files[e.file] : v.label, count(e.line), e.text, e.why});
+      s.table.rows.push_back(
+          {v.label, e.file < v.files.size() ? v.files[e.file] : v.label, count(e.line), e.text, e.why});
   return s;
 }
 
@@ -80,7 +96,8 @@ Section symptoms_section(const std::vector<LogVerdict>& verdicts) {
 // What a person reads of one log: the cause, what to do, what follows from it.
 Section story(const LogVerdict& v) {
   Section s{.key = "", .title = v.label, .table = {}};
-  s.table.columns = {{.key = "what", .title = " ", .text_only = true}, {.key = "text", .title = " ", .text_only = true}};
+  s.table.columns = {{.key = "what", .title = " ", .text_only = true},
+                     {.key = "text", .title = " ", .text_only = true}};
   const Diagnosis& d = v.diagnosis;
   const auto add = [&](const std::string& what, const std::string& text) {
     if (!text.empty()) s.table.rows.push_back({what, shortened(text)});

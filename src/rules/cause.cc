@@ -45,11 +45,11 @@ bool explains(const Evidence& a, const Evidence& b) {
   if (a.tier <= 2 || b.tier <= 2) return a.tier <= b.tier && o < 0;
   // Links, peers and waits: the first one drew the others after it; a peer's loss that names its link nearby is the
   // link's; a crash of one process is why its peers lost it.
-  if (is(a, {"ib", "cuda", "crash", "killed"}) && is(b, {"peer", "nccl-wrapper", "rendezvous", "rendezvous-heartbeat"})) return true;
+  if (is(a, {"ib", "cuda", "crash", "killed"}) && is(b, {"peer", "nccl-wrapper", "rendezvous", "rendezvous-heartbeat"}))
+    return true;
   if (a.kind == "cuda-program" && is(b, {"timeout", "peer", "nccl-wrapper", "rendezvous"})) return true;
   if (is(a, {"crash", "killed"}) && b.kind == "timeout") return true;
-  if (is(a, {"peer"}) && is(b, {"nccl-wrapper"}))
-    return o < 0 || (a.file == b.file && a.line - b.line <= kNearLines);
+  if (is(a, {"peer"}) && is(b, {"nccl-wrapper"})) return o < 0 || (a.file == b.file && a.line - b.line <= kNearLines);
   if (is(a, {"node"}) && b.tier >= 4) return true;
   return o < 0;
 }
@@ -73,8 +73,9 @@ std::uint32_t root_cause(const std::vector<Evidence>& evidence) {
       if (e.role != Role::cause && e.role != Role::interruption) continue;
       if (e.survived != survived) continue;
       if (survived && e.tier > 1) continue;
-      const auto same = std::find_if(candidates.begin(), candidates.end(),
-                                     [&](std::uint32_t c) { return evidence[c].rule == e.rule && evidence[c].why == e.why; });
+      const auto same = std::find_if(candidates.begin(), candidates.end(), [&](std::uint32_t c) {
+        return evidence[c].rule == e.rule && evidence[c].why == e.why;
+      });
       if (same == candidates.end()) {
         candidates.push_back(i);
       } else if (order(e, evidence[*same]) < 0) {

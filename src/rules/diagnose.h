@@ -49,8 +49,8 @@ struct Diagnosis {
   std::vector<Symptom> symptoms;   // first of each rule that is not the cause
 };
 
-// All evidence in the files of `table`, in order of file and line: benign and negated lines are gone, of several rules on
-// a line the most specific stays, rules whose needs are not met are gone.
+// All evidence in the files of `table`, in order of file and line: benign and negated lines are gone, of several rules
+// on a line the most specific stays, rules whose needs are not met are gone.
 std::vector<Evidence> find_evidence(const LogTable& table, const Matcher& matcher);
 
 // What steps tell without an error line: NaN at the end, a spike that stays, steps that became slow, no more steps.

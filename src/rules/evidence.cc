@@ -1,8 +1,8 @@
 // Rows -> evidence: which rule speaks for a line, and for whom.
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cctype>
+#include <charconv>
 
 #include "base/text_match.h"
 #include "rules/diagnose.h"
@@ -20,11 +20,11 @@ bool negated(std::string_view before, std::string_view after) {
     while (end > 0 && (before[end - 1] == ' ' || before[end - 1] == '\'' || before[end - 1] == '"')) --end;
     std::size_t from = end;
     while (from > 0 && (std::isalnum(static_cast<unsigned char>(before[from - 1])) || before[from - 1] == '\'')) --from;
+    if (from > 0 && before[from - 1] != ' ' && before[from - 1] != '(' && before[from - 1] != ',') break;
     const std::string word = lower(before.substr(from, end - from));
     for (const std::string_view no : {"no", "not", "without", "zero", "never", "0", "isn't", "wasn't", "free", "any"})
       if (word == no) return true;
     if (from == 0 || from == end) break;
-    if (before[from - 1] != ' ') break;
     end = from;
   }
   // "errors: 0", "= none"
@@ -42,20 +42,38 @@ bool negated(std::string_view before, std::string_view after) {
 }
 
 bool is_framework_file(std::string_view path) {
-  return has_any(path, {"site-packages", "dist-packages", "/torch/", "megatron", "Megatron", "deepspeed", "DeepSpeed",
-                        "transformers", "lightning", "internlm", "internevo", "InternEvo", "colossalai", "nemo",
-                        "accelerate", "fairseq", "torchtitan", "torchtune", "verl", "vllm", "sglang", "/usr/lib/python",
-                        "lib/python3", "opencompass", "olmo", "llamafactory", "openrlhf", "trl/", "dataset", "loader",
-                        "<frozen"});
+  return has_any(
+      path, {"site-packages",   "dist-packages", "/torch/",     "megatron",  "Megatron",     "deepspeed",  "DeepSpeed",
+             "transformers",    "lightning",     "internlm",    "internevo", "InternEvo",    "colossalai", "nemo",
+             "accelerate",      "fairseq",       "torchtitan",  "torchtune", "verl",         "vllm",       "sglang",
+             "/usr/lib/python", "lib/python3",   "opencompass", "olmo",      "llamafactory", "openrlhf",   "trl/",
+             "dataset",         "loader",        "<frozen"});
 }
 
 // Who raised an exception: the program's own code, or a framework (also its C++ under a line of the program).
 std::string category_by_frame(const std::string& reason, const std::string& frame, const std::string& code) {
   const bool raises = code.rfind("raise ", 0) == 0 || code.rfind("assert ", 0) == 0 || code.rfind("assert(", 0) == 0;
   if (frame.empty()) return reason == "Runtime Error" || reason == "Assertion Error" ? "Framework" : "Script";
-  if (is_framework_file(frame)) return "Framework";
+  if (is_framework_file(frame.substr(0, frame.rfind(':')))) return "Framework";
   if (reason == "Runtime Error") return raises ? "Script" : "Framework";
   return "Script";
+}
+
+// Exceptions inside of what reads checkpoints or data sets are about those.
+const char* reason_by_frame(const std::string& reason, const std::string& frame) {
+  const bool plain = reason == "Key Error" || reason == "Runtime Error" || reason == "Value Error" ||
+                     reason == "Assertion Error" || reason == "OS Error" || reason == "File Not Found Error";
+  if (!plain || frame.empty()) return nullptr;
+  if (has_any(frame, {"/datasets/load.py", "/datasets/builder.py", "/datasets/arrow_", "/datasets/packaged_modules/"}))
+    return "Dataset Loading Error";
+  const std::size_t in = frame.rfind(':');
+  const std::string_view function = std::string_view(frame).substr(in == std::string::npos ? frame.size() : in + 1);
+  if (has_any(function, {"load_checkpoint", "load_state_dict", "load_ckpt", "from_pretrained", "load_pretrained",
+                         "restore_checkpoint", "load_from_checkpoint", "load_sharded", "load_model", "load_weights"}))
+    return "Model Loading Error";
+  if (has_any(frame, {"dist_checkpointing", "distributed/checkpoint", "/safetensors/"}) && has(function, "load"))
+    return "Model Loading Error";
+  return nullptr;
 }
 
 std::int32_t number(std::string_view s) {
@@ -78,14 +96,15 @@ std::int32_t rank_in(std::string_view text) {
 
 // "host : node232", "on node node04", "[node-C]", "slurmstepd-node3:", "srun: error: node3:", 'node37-ib0_187281_0'
 std::string node_in(std::string_view text) {
-  for (const std::string_view lead : {"slurmstepd-", "srun: error: ", "on node ", "node: ", "host      : ", "host: ",
-                                      "of node ", "The node '", " [node", "node=", "host=", "hostname=", " ON ", "Node "}) {
+  for (const std::string_view lead :
+       {"slurmstepd-", "srun: error: ", "on node ", "node: ", "host      : ", "host: ", "of node ", "The node '",
+        " [node", "node=", "host=", "hostname=", " ON ", "Node "}) {
     const std::size_t at = text.find(lead);
     if (at == std::string_view::npos) continue;
     const std::size_t begin = lead == " [node" ? at + 2 : at + lead.size();
     std::size_t end = begin;
-    while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '-' ||
-                                 text[end] == '.'))
+    while (end < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '-' || text[end] == '.'))
       ++end;
     std::string_view name = text.substr(begin, end - begin);
     while (!name.empty() && name.back() == '.') name.remove_suffix(1);
@@ -140,9 +159,16 @@ void fill(Evidence& e, const LogTable& table, const Rule& rule, const RuleGroups
   e.text = text;
   e.role = rule.role;
   e.reason = rule.reason;
-  e.category = rule.category == "by-frame" ? category_by_frame(rule.reason, r.frame[e.row], r.code[e.row]) : rule.category;
+  e.category =
+      rule.category == "by-frame" ? category_by_frame(rule.reason, r.frame[e.row], r.code[e.row]) : rule.category;
   e.restart = rule.restart;
   e.kind = rule.kind;
+  if (rule.generic) {
+    if (const char* other = reason_by_frame(rule.reason, r.frame[e.row])) {
+      e.reason = other;
+      e.category = "Framework";
+    }
+  }
   e.why = rule.id;
   e.advice = rule.advice;
   e.where = rule.where;
@@ -157,7 +183,7 @@ void fill(Evidence& e, const LogTable& table, const Rule& rule, const RuleGroups
   if (e.node.empty()) e.node = node_in(text);
   e.peer = groups.peer.empty() ? peer_in(text) : groups.peer;
   const std::uint64_t after = table.files[e.file].steps - r.steps_before[e.row];
-  e.survived = after >= (rule.tier <= 1 && rule.role != Role::interruption ? kSurvivedStepsMachine : kSurvivedSteps);
+  e.survived = after >= (rule.tier <= 1 ? kSurvivedStepsMachine : kSurvivedSteps);
 }
 
 // A lookup that failed inside ("During handling of the above exception, another exception occurred") is not what the
@@ -190,8 +216,9 @@ std::vector<Evidence> find_evidence(const LogTable& table, const Matcher& matche
       choices.push_back({p, std::move(groups)});
     }
     if (benign || choices.empty()) continue;
-    std::sort(choices.begin(), choices.end(),
-              [&](const Choice& a, const Choice& b) { return better(rules[a.rule], a.groups, rules[b.rule], b.groups); });
+    std::sort(choices.begin(), choices.end(), [&](const Choice& a, const Choice& b) {
+      return better(rules[a.rule], a.groups, rules[b.rule], b.groups);
+    });
     // Rules that need other evidence stay beside the best one that does not.
     for (std::size_t i = 0; i < choices.size(); ++i) {
       const Rule& rule = rules[choices[i].rule];

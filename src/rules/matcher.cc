@@ -218,9 +218,12 @@ RuleGroups Matcher::groups(std::uint32_t pattern, std::string_view message) cons
   for (const auto& [name, index] : re.NamedCapturingGroups()) {
     if (index >= n || parts[static_cast<std::size_t>(index)].data() == nullptr) continue;
     std::string text(parts[static_cast<std::size_t>(index)]);
-    if (name == "rank") g.rank = std::move(text);
-    else if (name == "node") g.node = std::move(text);
-    else if (name == "peer") g.peer = std::move(text);
+    if (name == "rank")
+      g.rank = std::move(text);
+    else if (name == "node")
+      g.node = std::move(text);
+    else if (name == "peer")
+      g.peer = std::move(text);
   }
   return g;
 }

@@ -24,16 +24,16 @@ struct Rule {
   std::string exception;           // instead of a pattern: the last line of a traceback with this exception
   Role role = Role::cause;
   std::string reason, category, restart, who;  // of REASONS; category "by-frame": whose file raised it
-  std::string kind;                // what other rules call it in masks and needs
+  std::string kind;                            // what other rules call it in masks and needs
   int tier = 2;                    // how early in the causal order (docs/model.md): 0 a dead node ... 6 a wrapper
   std::vector<std::string> masks;  // kinds that it explains wherever they stand
   std::vector<std::string> needs;  // counts only where evidence of one of these kinds exists
   std::string where;               // "rank", "node", "none"; named groups of the pattern come first
   std::string advice;
-  std::string sample, counter;     // must match, must not match
-  bool generic = false;            // yields to any other rule on the same line
+  std::string sample, counter;  // must match, must not match
+  bool generic = false;         // yields to any other rule on the same line
   double confidence = 0.9;
-  std::int64_t line = 0;           // in its file
+  std::int64_t line = 0;  // in its file
 };
 
 struct RuleSet {

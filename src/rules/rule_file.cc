@@ -93,11 +93,11 @@ Result<std::vector<std::string>> texts(const Source& source, const toml::node& n
 // One [family] or [[rule]] table onto `rule`, which holds what its family says of all.
 Status put(const Source& source, const toml::table& table, Rule& rule) {
   const std::map<std::string_view, std::string Rule::*> strings{
-      {"id", &Rule::id},           {"pattern", &Rule::pattern}, {"exception", &Rule::exception},
-      {"reason", &Rule::reason},   {"category", &Rule::category}, {"restart", &Rule::restart},
-      {"who", &Rule::who},         {"kind", &Rule::kind},       {"where", &Rule::where},
-      {"advice", &Rule::advice},   {"sample", &Rule::sample},   {"counter", &Rule::counter},
-      {"origin", &Rule::origin},   {"name", &Rule::family}};
+      {"id", &Rule::id},         {"pattern", &Rule::pattern},   {"exception", &Rule::exception},
+      {"reason", &Rule::reason}, {"category", &Rule::category}, {"restart", &Rule::restart},
+      {"who", &Rule::who},       {"kind", &Rule::kind},         {"where", &Rule::where},
+      {"advice", &Rule::advice}, {"sample", &Rule::sample},     {"counter", &Rule::counter},
+      {"origin", &Rule::origin}, {"name", &Rule::family}};
   for (const auto& [k, node] : table) {
     const std::string_view key = k.str();
     const auto* text = node.as_string();
@@ -126,9 +126,9 @@ Status put(const Source& source, const toml::table& table, Rule& rule) {
       std::vector<std::string_view> keys{"role", "masks", "needs", "tier", "confidence", "generic"};
       for (const auto& s : strings) keys.push_back(s.first);
       const std::string_view near = closest(key, keys);
-      return source.fail_at(line_of(node), "unknown or misused key " + std::string(key),
-                            near.empty() ? "docs/formats/rules.md lists the keys"
-                                         : "did you mean " + std::string(near) + "?");
+      return source.fail_at(
+          line_of(node), "unknown or misused key " + std::string(key),
+          near.empty() ? "docs/formats/rules.md lists the keys" : "did you mean " + std::string(near) + "?");
     }
   }
   return {};
@@ -139,9 +139,10 @@ Status complete(const Source& source, Rule& rule) {
   if (rule.pattern.empty() == rule.exception.empty())
     return source.fail_at(rule.line, "rule " + rule.id + " needs a pattern or an exception, and only one of them");
   if (!rule.exception.empty())
-    rule.pattern = "(?:^|(?:[Uu]ncaught|[Uu]nhandled|[Ee]xception|[Rr]aised|Caught|[Ff]ailed|ERROR|CRITICAL|[Ee]rror)"
-                   "\\b.{0,80}?[\\s(:'])(?:[A-Za-z_][\\w.]*\\.)?" +
-                   rule.exception + "(?:\\([^)]{0,80}\\))?(?::|\\s*$|\\(|\\))";
+    rule.pattern =
+        "(?:^|(?:[Uu]ncaught|[Uu]nhandled|[Ee]xception|[Rr]aised|Caught|[Ff]ailed|ERROR|CRITICAL|[Ee]rror)"
+        "\\b.{0,80}?[\\s(:'])(?:[A-Za-z_][\\w.]*\\.)?" +
+        rule.exception + "(?:\\([^)]{0,80}\\))?(?::|\\s*$|\\(|\\))";
   if (rule.kind.empty()) rule.kind = rule.family;
   if (rule.role == Role::benign || rule.role == Role::context || rule.role == Role::symptom) return {};
   const Reason* reason = find_reason(rule.reason);
@@ -150,7 +151,8 @@ Status complete(const Source& source, Rule& rule) {
                           "docs/formats/rules.md lists them");
   if (rule.category.empty()) rule.category = reason->category;
   if (rule.restart.empty()) rule.restart = reason->restart;
-  if (rule.who.empty()) rule.who = rule.category == "Infrastructure" ? "operator" : rule.category == "None" ? "nobody" : "user";
+  if (rule.who.empty())
+    rule.who = rule.category == "Infrastructure" ? "operator" : rule.category == "None" ? "nobody" : "user";
   return {};
 }
 

@@ -9,11 +9,11 @@
 namespace orrery {
 namespace {
 
-constexpr double kSpike = 1.5;           // the Acme study's: a loss above 1.5 times the one before
-constexpr double kSlower = 1.04;         // steps that became slow: at least so many times the median before,
-constexpr double kSlowerThanNoise = 3;   // and by so many times what they varied
-constexpr std::size_t kBaseline = 3;     // steps before
-constexpr std::size_t kSlowTail = 2;     // slow ones at the end
+constexpr double kSpike = 1.5;          // the Acme study's: a loss above 1.5 times the one before
+constexpr double kSlower = 1.04;        // steps that became slow: at least so many times the median before,
+constexpr double kSlowerThanNoise = 3;  // and by so many times what they varied
+constexpr std::size_t kBaseline = 3;    // steps before
+constexpr std::size_t kSlowTail = 2;    // slow ones at the end
 constexpr std::size_t kRobustWindow = 32;
 constexpr double kRobustDeviations = 8;  // of the median absolute deviation
 constexpr std::size_t kStayed = 8;       // steps that a spike must last to be one that does not recover
@@ -61,23 +61,23 @@ void straggler(const StepRows& s, const Series& list, std::vector<Evidence>& out
   const std::size_t n = list.size() - from;
   if (n < kBaseline + kSlowTail) return;
   const auto at = [&](std::size_t k) { return s.seconds[list[from + k]]; };
-  for (std::size_t tail = kSlowTail; tail + kBaseline <= n; ++tail) {
-    // The tail is slow as a whole, what is before it is not.
-    const std::size_t begin = n - tail;
-    double slowest_before = 0, fastest_after = at(begin), fastest_before = at(0);
-    std::vector<double> before;
-    for (std::size_t k = 0; k < begin; ++k) {
-      before.push_back(at(k));
-      slowest_before = std::max(slowest_before, at(k));
-      fastest_before = std::min(fastest_before, at(k));
-    }
-    for (std::size_t k = begin; k < n; ++k) fastest_after = std::min(fastest_after, at(k));
-    if (fastest_after <= slowest_before) break;
-    const double usual = median(before);
+  // The tail is slow as a whole, what is before it is not.
+  std::vector<double> fastest_from(n);
+  for (std::size_t k = n; k-- > 0;) fastest_from[k] = k + 1 < n ? std::min(at(k), fastest_from[k + 1]) : at(k);
+  double slowest_before = 0, fastest_before = at(0);
+  for (std::size_t begin = 1; begin + kSlowTail <= n; ++begin) {
+    slowest_before = std::max(slowest_before, at(begin - 1));
+    fastest_before = std::min(fastest_before, at(begin - 1));
+    const double fastest_after = fastest_from[begin];
     const double noise = slowest_before - fastest_before;
+    if (begin < kBaseline || fastest_after < slowest_before + (kSlowerThanNoise - 1) * noise) continue;
+    std::vector<double> before;
+    for (std::size_t k = 0; k < begin; ++k) before.push_back(at(k));
+    const double usual = median(before);
     if (usual <= 0 || fastest_after < kSlower * usual || fastest_after - usual < kSlowerThanNoise * noise) continue;
     Evidence e = drawn(s, list[from + begin], "slow-steps");
-    e.text = "steps take " + std::to_string(fastest_after) + " s or more from here on, " + std::to_string(usual) + " s before";
+    e.text = "steps take " + std::to_string(fastest_after) + " s or more from here on, " + std::to_string(usual) +
+             " s before";
     e.reason = "Straggler";
     e.category = "Infrastructure";
     e.restart = "auto-exclude";
@@ -85,7 +85,9 @@ void straggler(const StepRows& s, const Series& list, std::vector<Evidence>& out
     e.where = "none";
     e.tier = 4;
     e.confidence = 0.6;
-    e.advice = "Steps became slower and stayed so: one GPU or node is slow; find it (orrery checknodes) and restart without it.";
+    e.advice =
+        "Steps became slower and stayed so: one GPU or node is slow; find it (orrery checknodes) and restart without "
+        "it.";
     out.push_back(std::move(e));
     return;
   }

@@ -92,7 +92,8 @@ void blame(const std::vector<Evidence>& evidence, std::uint32_t root, Diagnosis&
   if (r.kind == "timeout" && has_any(r.text, {"timeout", "Timeout", "timed out"})) {
     std::vector<std::int32_t> seen;
     for (const Evidence& e : evidence)
-      if (e.kind == "timeout" && e.rank >= 0 && std::find(seen.begin(), seen.end(), e.rank) == seen.end()) seen.push_back(e.rank);
+      if (e.kind == "timeout" && e.rank >= 0 && std::find(seen.begin(), seen.end(), e.rank) == seen.end())
+        seen.push_back(e.rank);
     if (seen.size() > 1) d.rank = -1;
   }
   // Who reports that a peer is gone is the innocent one.

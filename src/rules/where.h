@@ -10,9 +10,9 @@ namespace orrery {
 
 // What the ranks of a collective time-out say together.
 struct TimeoutReading {
-  std::int32_t behind = -1;   // one rank that did not do what it had been given, while the others waited for it
-  bool given_all = false;     // it had been given all the work that the others had: its GPU stopped
-  std::uint64_t line = 0;     // of its message
+  std::int32_t behind = -1;  // one rank that did not do what it had been given, while the others waited for it
+  bool given_all = false;    // it had been given all the work that the others had: its GPU stopped
+  std::uint64_t line = 0;    // of its message
   std::uint32_t evidence = kNoRow;
 };
 TimeoutReading read_timeouts(const std::vector<Evidence>& evidence);

@@ -12,16 +12,18 @@ namespace {
 
 std::string pattern_of(std::int64_t code) {
   const std::string n = std::to_string(code);
-  return "\\bXid \\((?:PCI|0|GPU)[^)]{0,40}\\): " + n + "(?:,|:|$| )|\\b[Xx][Ii][Dd](?: error| event| code)?(?: ?[:=#] ?| )" +
-         n + "(?:[^0-9.%]|$)";
+  return "\\bXid \\((?:PCI|0|GPU)[^)]{0,40}\\): " + n +
+         "(?:,|:|$| )|\\b[Xx][Ii][Dd](?: error| event| code)?(?: ?[:=#] ?| )" + n + "(?:[^0-9.%]|$)";
 }
 
 std::string advice_of(const std::string& name, const std::string& action) {
   std::string text = name + ". ";
   if (action == "RESET_GPU") return text + "Reset the GPU; restart without the node until then.";
   if (action == "RESTART_BM" || action == "RESTART_VM") return text + "Reboot the node; restart without it.";
-  if (action == "RESTART_APP") return text + "NVIDIA advises to restart the job; if it comes again on another node, it is the program.";
-  if (action.rfind("WORKFLOW", 0) == 0) return text + "Restart without the node and follow NVIDIA's procedure for this code.";
+  if (action == "RESTART_APP")
+    return text + "NVIDIA advises to restart the job; if it comes again on another node, it is the program.";
+  if (action.rfind("WORKFLOW", 0) == 0)
+    return text + "Restart without the node and follow NVIDIA's procedure for this code.";
   return text + "Restart without the node and let operations look at it.";
 }
 
@@ -37,7 +39,8 @@ Result<std::vector<Rule>> xid_rules(std::string_view text, const std::string& wh
     const toml::array* row = node.as_array();
     const auto text_at = [&](std::size_t i) { return (*row)[i].value<std::string>().value_or(""); };
     if (row == nullptr || row->size() != 5 || !(*row)[0].is_integer())
-      return fail("not a row of code, name, action, reason and restart", where + ":" + std::to_string(node.source().begin.line));
+      return fail("not a row of code, name, action, reason and restart",
+                  where + ":" + std::to_string(node.source().begin.line));
     const std::int64_t code = *(*row)[0].value<std::int64_t>();
     Rule r;
     r.id = "xid-" + std::to_string(code);
