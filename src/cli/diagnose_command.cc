@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 #include "base/progress.h"
 #include "cli/common_options.h"
+#include "cli/diagnose_templates.h"
 #include "cli/options.h"
 #include "importers/find_inputs.h"
 #include "importers/log_text.h"
@@ -72,6 +73,11 @@ Result<int> run_diagnose(const Args& args) {
     return true;
   });
   Progress progress(options->show_progress);
+  if (args.has("--templates")) {
+    progress.stage("finding templates");
+    if (const Status ok = write_templates(*inputs, args.value("--templates"), notes); !ok)
+      return tl::unexpected(ok.error());
+  }
   progress.stage("reading");
   std::uint64_t total = 0;
   for (const TraceInput& i : *inputs) total += i.size;
@@ -128,6 +134,7 @@ Command diagnose_command() {
           .options = {{"--job", "", "the files are one job's ranks, nodes and kernels: one verdict for all"},
                       {"--rules", "FILE", "rules of your own, added to the built-in ones (may be repeated)",
                        Takes::file, true},
+                      {"--templates", "OUT.csv", "write line,id,template of every line", Takes::file},
                       kCsv,
                       kJson,
                       kQuiet,
