@@ -230,8 +230,12 @@ class Splitter {
     if (colon + 1 >= s.size() || s[colon + 1] != ' ') {
       if (colon + 1 != s.size()) return false;
     }
-    if (!is_host_name(name)) return false;
-    if (p_.node.empty()) p_.node = name;
+    std::string_view host = name;
+    for (const std::string_view daemon : {"slurmstepd-", "slurmd-"})
+      if (starts(host, daemon)) host.remove_prefix(daemon.size());
+    if (!is_host_name(host)) return false;
+    if (p_.node.empty()) p_.node = host;
+    if (host.size() != name.size()) return false;  // whose message it is belongs to it
     drop(colon + 1);
     return true;
   }

@@ -49,6 +49,8 @@ bool explains(const Evidence& a, const Evidence& b) {
     return true;
   if (a.kind == "cuda-program" && is(b, {"timeout", "peer", "nccl-wrapper", "rendezvous"})) return true;
   if (is(a, {"crash", "killed"}) && b.kind == "timeout") return true;
+  const bool near = a.file == b.file && (a.line < b.line ? b.line - a.line : a.line - b.line) <= kNearLines;
+  if (is(a, {"nccl-wrapper"}) && is(b, {"peer"}) && near) return false;
   if (is(a, {"peer"}) && is(b, {"nccl-wrapper"})) return o < 0 || (a.file == b.file && a.line - b.line <= kNearLines);
   if (is(a, {"node"}) && b.tier >= 4) return true;
   return o < 0;

@@ -10,6 +10,7 @@
 namespace orrery {
 namespace {
 
+constexpr std::uint64_t kSpeaking = 4;
 constexpr std::uint64_t kSurvivedSteps = 3;          // logged steps after an error that did not stop training
 constexpr std::uint64_t kSurvivedStepsMachine = 20;  // a sick machine may go on for a while
 
@@ -181,6 +182,11 @@ void fill(Evidence& e, const LogTable& table, const Rule& rule, const RuleGroups
   if (rule.where == "rank 0") e.rank = 0;
   e.node = groups.node.empty() ? r.node[e.row] : groups.node;
   if (e.node.empty()) e.node = node_in(text);
+  // Lines of NCCL and the like shortly before it say which node is speaking.
+  for (std::uint32_t b = e.row; e.node.empty() && rule.where == "node" && e.rank < 0 && b-- > 0;) {
+    if (r.file[b] != e.file || r.line[b] + kSpeaking < e.line) break;
+    e.node = r.node[b];
+  }
   e.peer = groups.peer.empty() ? peer_in(text) : groups.peer;
   const std::uint64_t after = table.files[e.file].steps - r.steps_before[e.row];
   e.survived = after >= (rule.tier <= 1 ? kSurvivedStepsMachine : kSurvivedSteps);

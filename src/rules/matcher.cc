@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 
 namespace orrery {
 namespace {
@@ -86,21 +87,45 @@ std::string within_lines(std::string p) {
   return p;
 }
 
+// Bounded repeats make large automata: the bounds are RE2's business. What ends in a repeat would be found at every
+// byte after it.
+std::string without_bounds(std::string p) {
+  for (std::size_t at = 0; (at = p.find('{', at)) != std::string::npos;) {
+    const std::size_t end = p.find('}', at);
+    if (end == std::string::npos) break;
+    const std::string_view inside = std::string_view(p).substr(at + 1, end - at - 1);
+    const std::size_t comma = inside.find(',');
+    const bool bounds = (at == 0 || p[at - 1] != '\\') && comma != std::string_view::npos &&
+                        inside.find_first_not_of("0123456789,") == std::string_view::npos;
+    if (!bounds) {
+      at = end;
+      continue;
+    }
+    p.replace(at, end - at + 1, inside.substr(0, comma) == "0" ? "*" : "+");
+    ++at;
+  }
+  return p;
+}
+
 }  // namespace
 
 struct Matcher::State {
   std::vector<Rule> rules;
   std::vector<std::unique_ptr<re2::RE2>> confirm;  // of each rule
   std::unique_ptr<hs_database_t, FreeDatabase> database;
-  std::vector<std::uint32_t> by_line;  // rules that the automaton does not take
+  std::vector<std::uint32_t> by_line;                                   // rules that the automaton does not take
+  std::map<std::string, std::vector<std::uint32_t>> alike;              // scan -> rules that share it
+  std::map<std::uint32_t, const std::vector<std::uint32_t>*> rules_of;  // first of them -> all
 };
 
 namespace {
 
 class Finder final : public LineFinder {
  public:
-  Finder(const hs_database_t* database, const std::vector<std::uint32_t>& by_line, const Matcher& matcher)
-      : database_(database), by_line_(by_line), matcher_(matcher) {
+  using Alike = std::map<std::uint32_t, const std::vector<std::uint32_t>*>;
+  Finder(const hs_database_t* database, const std::vector<std::uint32_t>& by_line, const Alike& alike,
+         const Matcher& matcher)
+      : database_(database), by_line_(by_line), alike_(alike), matcher_(matcher) {
     hs_scratch_t* scratch = nullptr;
     if (hs_alloc_scratch(database, &scratch) == HS_SUCCESS) scratch_.reset(scratch);
   }
@@ -118,6 +143,7 @@ class Finder final : public LineFinder {
         hs_scan(database_, block.data() + at, static_cast<unsigned>(n), 0, scratch_.get(), on_match, &hits);
         for (std::size_t i = first; i < hits.size(); ++i) hits[i].end += at;
         at += n;
+        expand(hits, first);
       }
     }
     if (by_line_.empty()) return;
@@ -131,8 +157,24 @@ class Finder final : public LineFinder {
   }
 
  private:
+  // A hit of a shared expression is one of each rule that shares it.
+  void expand(std::vector<PatternHit>& hits, std::size_t first) {
+    more_.clear();
+    for (std::size_t i = first; i < hits.size(); ++i) {
+      const auto it = alike_.find(hits[i].pattern);
+      more_.push_back(hits[i]);
+      if (it == alike_.end()) continue;
+      for (std::size_t k = 1; k < it->second->size(); ++k) more_.push_back({(*it->second)[k], hits[i].end});
+    }
+    if (more_.size() == hits.size() - first) return;
+    hits.resize(first);
+    hits.insert(hits.end(), more_.begin(), more_.end());
+  }
+
   const hs_database_t* database_;
   const std::vector<std::uint32_t>& by_line_;
+  const Alike& alike_;
+  std::vector<PatternHit> more_;
   const Matcher& matcher_;
   std::unique_ptr<hs_scratch_t, FreeScratch> scratch_;
 };
@@ -148,7 +190,7 @@ Result<std::shared_ptr<Matcher>> Matcher::compile(const RuleSet& set, Notes& not
   std::vector<std::string> patterns;
   std::vector<unsigned> ids, flags;
   const auto add = [&](const std::string& pattern, unsigned id) {
-    patterns.push_back(within_lines(without_names(without_anchor(pattern))));
+    patterns.push_back(without_bounds(within_lines(without_names(without_anchor(pattern)))));
     ids.push_back(id);
     flags.push_back(HS_FLAG_MULTILINE);
   };
@@ -163,10 +205,17 @@ Result<std::shared_ptr<Matcher>> Matcher::compile(const RuleSet& set, Notes& not
     if (re->Match("", 0, 0, re2::RE2::UNANCHORED, nullptr, 0))
       return fail("rule " + r.id + " matches every line", r.origin + ":" + std::to_string(r.line));
     state->confirm.push_back(std::move(re));
-    add(r.pattern, static_cast<unsigned>(i));
+    if (r.scan.empty()) {
+      add(r.pattern, static_cast<unsigned>(i));
+      continue;
+    }
+    std::vector<std::uint32_t>& same = state->alike[r.scan];
+    same.push_back(static_cast<std::uint32_t>(i));
+    if (same.size() == 1) add(r.scan, static_cast<unsigned>(i));
   }
   for (std::size_t i = 0; i < kBuiltIn.size(); ++i)
     add(kBuiltIn[i].pattern, static_cast<unsigned>(set.rules.size() + i));
+  for (const auto& [scan, same] : state->alike) state->rules_of.emplace(same.front(), &same);
   for (;;) {
     std::vector<const char*> expressions;
     for (const std::string& p : patterns) expressions.push_back(p.c_str());
@@ -187,7 +236,12 @@ Result<std::shared_ptr<Matcher>> Matcher::compile(const RuleSet& set, Notes& not
     if (ids[k] >= set.rules.size()) return fail("a built-in pattern cannot be compiled: " + why);
     notes.add("rule-without-automaton", Severity::warning, 1, set.rules[ids[k]].id + ": " + why,
               "such rules are looked for line by line, which is slow");
-    state->by_line.push_back(ids[k]);
+    const auto shared = state->rules_of.find(ids[k]);
+    if (shared == state->rules_of.end()) {
+      state->by_line.push_back(ids[k]);
+    } else {
+      state->by_line.insert(state->by_line.end(), shared->second->begin(), shared->second->end());
+    }
     patterns.erase(patterns.begin() + at);
     ids.erase(ids.begin() + at);
     flags.erase(flags.begin() + at);
@@ -196,7 +250,7 @@ Result<std::shared_ptr<Matcher>> Matcher::compile(const RuleSet& set, Notes& not
 }
 
 std::unique_ptr<LineFinder> Matcher::finder() const {
-  return std::make_unique<Finder>(state_->database.get(), state_->by_line, *this);
+  return std::make_unique<Finder>(state_->database.get(), state_->by_line, state_->rules_of, *this);
 }
 
 PatternClass Matcher::class_of(std::uint32_t pattern) const {
@@ -204,6 +258,8 @@ PatternClass Matcher::class_of(std::uint32_t pattern) const {
 }
 
 bool Matcher::matches(std::uint32_t pattern, std::string_view message) const {
+  const std::string& literal = state_->rules[pattern].literal;
+  if (!literal.empty() && message.find(literal) == std::string_view::npos) return false;
   return state_->confirm[pattern]->Match(message, 0, message.size(), re2::RE2::UNANCHORED, nullptr, 0);
 }
 

@@ -21,6 +21,7 @@ enum class Role : std::uint8_t {
 struct Rule {
   std::string id, family, origin;  // origin: the file
   std::string pattern;             // of the message, without prefixes; ^ is its start
+  std::string scan, literal;       // rules alike: what the automaton looks for instead; what must be in the message
   std::string exception;           // instead of a pattern: the last line of a traceback with this exception
   Role role = Role::cause;
   std::string reason, category, restart, who;  // of REASONS; category "by-frame": whose file raised it

@@ -32,8 +32,9 @@ class Masker {
       const char c = s_[at_];
       if (c == ' ' || c == '\t' || c == '\r') {
         ++at_;
-      } else if (!(c == '"' ? quoted() : date() || url() || colons() || size() || seconds() || path() || key() || call() ||
-                                             clock() || word())) {
+      } else if (!(c == '"' ? quoted()
+                            : date() || url() || colons() || size() || seconds() || path() || key() || call() ||
+                                  clock() || word())) {
         put(std::string(1, c));
         ++at_;
       }
@@ -239,8 +240,8 @@ class Masker {
     if (digit || star || hex) return true;
     if (dots >= 2 && w.substr(w.size() - std::min<std::size_t>(w.size(), 3)) != "...") return true;
     if (dots == 0) return false;
-    constexpr std::array<std::string_view, 12> domains{"com", "net", "org", "edu", "cn", "io",
-                                                       "local", "hk", "gov", "jp", "de", "internal"};
+    constexpr std::array<std::string_view, 12> domains{"com",   "net", "org", "edu", "cn", "io",
+                                                       "local", "hk",  "gov", "jp",  "de", "internal"};
     const std::string_view last = w.substr(w.rfind('.') + 1);
     return std::find(domains.begin(), domains.end(), last) != domains.end() && w[0] != '.';
   }

@@ -6,11 +6,11 @@
 namespace orrery {
 namespace {
 
-constexpr std::size_t kValues = 3;       // a word that takes so many values in one place varies
-constexpr std::size_t kConstants = 3;    // words that must stay for two groups to be of a kind
-constexpr std::size_t kFewValues = 6;    // up to so many values, ...
-constexpr std::uint64_t kOften = 8;      // ... each in so many lines: names of events, not values
-constexpr int kRounds = 3;               // places that may vary one after another
+constexpr std::size_t kValues = 3;           // a word that takes so many values in one place varies
+constexpr std::size_t kConstants = 3;        // words that must stay for two groups to be of a kind
+constexpr std::size_t kFewValues = 6;        // up to so many values, ...
+constexpr std::uint64_t kOften = 8;          // ... each in so many lines: names of events, not values
+constexpr int kRounds = 3;                   // places that may vary one after another
 constexpr std::size_t kMostMerged = 100000;  // groups; beyond, nothing is merged
 
 using Tokens = std::vector<std::string>;
@@ -85,7 +85,8 @@ bool merge_round(std::vector<Kind>& kinds) {
   std::vector<std::pair<const std::string*, std::vector<std::uint32_t>*>> order;
   for (auto& [k, members] : alike)
     if (members.size() >= kValues) order.emplace_back(&k, &members);
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second->size() > b.second->size(); });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.second->size() > b.second->size(); });
   bool any = false;
   std::vector<Kind> made;
   for (const auto& [k, members] : order) {

@@ -1,6 +1,6 @@
-// Templates of log lines: what is constant in lines of a kind, one configuration for all logs. Lines are masked (numbers,
-// addresses, paths, times, quoted texts, values of keys) and grouped by what is left, as they come; in the end groups
-// that differ in one word only are one where that word varies. docs/model.md describes it.
+// Templates of log lines: what is constant in lines of a kind, one configuration for all logs. Lines are masked
+// (numbers, addresses, paths, times, quoted texts, values of keys) and grouped by what is left, as they come; in the
+// end groups that differ in one word only are one where that word varies. docs/model.md describes it.
 #pragma once
 #include <cstdint>
 #include <string>

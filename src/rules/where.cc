@@ -17,7 +17,8 @@ std::int64_t number_after(std::string_view text, std::string_view lead) {
   return n;
 }
 
-constexpr std::uint64_t kNear = 60;  // lines after the cause in which a launcher says which node it was
+constexpr std::uint64_t kBeside = 6;  // lines of one report
+constexpr std::uint64_t kNear = 60;   // lines after the cause in which a launcher says which node it was
 
 }  // namespace
 
@@ -74,28 +75,30 @@ void blame(const std::vector<Evidence>& evidence, std::uint32_t root, Diagnosis&
     d.node.clear();
     return;
   }
-  // The same message of another thread may say whose it is; a launcher, which node ended first.
+  // The same trouble told by another thread may say whose it is; a launcher's summary, on which host.
+  if (d.rank < 0 && (r.where == "rank" || d.node.empty())) {
+    for (const Evidence& e : evidence) {
+      if (e.rank < 0 || e.file != r.file || e.line <= r.line || e.kind == "timeout" || e.kind == "peer") continue;
+      if (e.line > r.line + (e.kind == r.kind ? kNear : kBeside)) continue;
+      d.rank = e.rank;
+      break;
+    }
+  }
   if (d.rank < 0 && d.node.empty()) {
     for (const Evidence& e : evidence)
-      if (e.kind == r.kind && e.rank >= 0 && e.file == r.file && e.line > r.line && e.line <= r.line + kNear &&
-          e.kind != "timeout" && e.kind != "peer" && d.rank < 0)
-        d.rank = e.rank;
+      if (e.kind == "launcher-host" && e.file == r.file && e.line < r.line && e.line + kBeside >= r.line)
+        d.node = e.node;
   }
   if (r.where == "node" && d.node.empty()) {
     for (const Evidence& e : evidence) {
-      if (e.file != r.file || e.line < r.line || e.line > r.line + 6 || e.node.empty() || e.kind == "timeout") continue;
+      if (e.file != r.file || e.line < r.line || e.line > r.line + kBeside || e.node.empty() || e.kind == "timeout")
+        continue;
       d.node = e.node;
       break;
     }
   }
-  // Every rank times out: none of them is to blame.
-  if (r.kind == "timeout" && has_any(r.text, {"timeout", "Timeout", "timed out"})) {
-    std::vector<std::int32_t> seen;
-    for (const Evidence& e : evidence)
-      if (e.kind == "timeout" && e.rank >= 0 && std::find(seen.begin(), seen.end(), e.rank) == seen.end())
-        seen.push_back(e.rank);
-    if (seen.size() > 1) d.rank = -1;
-  }
+  // Who times out waits for another.
+  if (r.kind == "timeout" && r.why != "monitored-barrier") d.rank = -1;
   // Who reports that a peer is gone is the innocent one.
   if (r.kind == "peer") {
     d.rank = -1;

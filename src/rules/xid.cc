@@ -48,6 +48,8 @@ Result<std::vector<Rule>> xid_rules(std::string_view text, const std::string& wh
     r.origin = where;
     r.line = static_cast<std::int64_t>(node.source().begin.line);
     r.pattern = pattern_of(code);
+    r.scan = "\\bXid \\(|\\b[Xx][Ii][Dd](?: error| event| code)?[ :=#]";
+    r.literal = std::to_string(code);
     r.reason = text_at(3);
     r.restart = text_at(4);
     r.advice = advice_of(text_at(1), text_at(2));
