@@ -9,8 +9,8 @@
 
 namespace orrery {
 
-// Writes line,id,template (and the file, where there are several) of every line of `inputs`. Errors: an input that cannot
-// be read, a file that cannot be written.
+// Writes line,id,template (and the file, where there are several) of every line of `inputs`. Errors: an input that
+// cannot be read, a file that cannot be written.
 Status write_templates(const std::vector<TraceInput>& inputs, const std::string& path, Notes& notes);
 
 }  // namespace orrery

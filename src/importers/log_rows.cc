@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/line_shape.h"
 #include "base/text_match.h"
 #include "importers/log_steps.h"
 

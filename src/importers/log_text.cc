@@ -1,7 +1,6 @@
 #include "importers/log_text.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 
@@ -11,19 +10,6 @@
 
 namespace orrery {
 namespace {
-
-// Letters keep themselves in lower case, everything else is nothing.
-constexpr std::array<std::uint8_t, 256> make_letters() {
-  std::array<std::uint8_t, 256> t{};
-  for (int c = 'a'; c <= 'z'; ++c) {
-    t[static_cast<std::size_t>(c)] = static_cast<std::uint8_t>(c);
-    t[static_cast<std::size_t>(c - 'a' + 'A')] = static_cast<std::uint8_t>(c);
-  }
-  t['_'] = '_';
-  return t;
-}
-constexpr std::array<std::uint8_t, 256> kLetters = make_letters();
-constexpr std::size_t kShapeBytes = 160;  // enough to tell messages apart
 
 std::uint64_t count_newlines(const char* s, std::size_t n) {
   std::uint64_t count = 0;
@@ -213,16 +199,6 @@ class Reader {
 };
 
 }  // namespace
-
-std::uint64_t line_shape(std::string_view line) {
-  std::uint64_t h = 1469598103934665603ull;
-  const std::size_t n = std::min(line.size(), kShapeBytes);
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::uint8_t c = kLetters[static_cast<unsigned char>(line[i])];
-    if (c != 0) h = (h ^ c) * 1099511628211ull;
-  }
-  return h;
-}
 
 Result<LogTable> read_log(SourcePtr source, const std::string& label, const LinePatterns& patterns,
                           const LogReadOptions& options, const std::function<bool(const LogTable&)>& follow_more) {

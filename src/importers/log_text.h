@@ -29,7 +29,4 @@ Result<LogTable> read_log(SourcePtr source, const std::string& label, const Line
 // Appends the rows of `from`, whose files get new numbers.
 void append_log(LogTable& to, LogTable from);
 
-// The shape of a line: a hash of its letters, so that lines that differ only in numbers are one.
-std::uint64_t line_shape(std::string_view line);
-
 }  // namespace orrery

@@ -47,8 +47,8 @@ double sure(const std::vector<Evidence>& evidence, std::uint32_t root) {
 
 }  // namespace
 
-Diagnosis diagnose(const LogTable& table, const Matcher& matcher) {
-  std::vector<Evidence> all = find_evidence(table, matcher);
+Diagnosis diagnose(const LogTable& table, const Matcher& matcher, const KnownShapes& known) {
+  std::vector<Evidence> all = find_evidence(table, matcher, known);
   for (Evidence& e : silent_evidence(table)) all.push_back(std::move(e));
   Diagnosis d;
   d.restart = "none";

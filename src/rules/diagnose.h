@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/logs.h"
+#include "rules/compress.h"
 #include "rules/matcher.h"
 
 namespace orrery {
@@ -50,14 +51,15 @@ struct Diagnosis {
 };
 
 // All evidence in the files of `table`, in order of file and line: benign and negated lines are gone, of several rules
-// on a line the most specific stays, rules whose needs are not met are gone.
-std::vector<Evidence> find_evidence(const LogTable& table, const Matcher& matcher);
+// on a line the most specific stays, rules whose needs are not met are gone. What healthy runs of the job said as well
+// counts as survived.
+std::vector<Evidence> find_evidence(const LogTable& table, const Matcher& matcher, const KnownShapes& known = {});
 
 // What steps tell without an error line: NaN at the end, a spike that stays, steps that became slow, no more steps.
 std::vector<Evidence> silent_evidence(const LogTable& table);
 
 // The verdict on all files of `table` together: one job.
-Diagnosis diagnose(const LogTable& table, const Matcher& matcher);
+Diagnosis diagnose(const LogTable& table, const Matcher& matcher, const KnownShapes& known = {});
 
 // The cause among `evidence` (in order of file and line); kNoRow = none. Exposed for tests.
 std::uint32_t root_cause(const std::vector<Evidence>& evidence);

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 
+#include "base/line_shape.h"
 #include "base/text_match.h"
 #include "rules/diagnose.h"
 
@@ -201,7 +202,7 @@ bool only_a_lookup(const Evidence& e) {
 
 }  // namespace
 
-std::vector<Evidence> find_evidence(const LogTable& table, const Matcher& matcher) {
+std::vector<Evidence> find_evidence(const LogTable& table, const Matcher& matcher, const KnownShapes& known) {
   const std::vector<Rule>& rules = matcher.rules();
   const LogRows& r = table.rows;
   std::vector<Evidence> all;
@@ -233,6 +234,7 @@ std::vector<Evidence> find_evidence(const LogTable& table, const Matcher& matche
       e.row = row;
       e.rule = choices[i].rule;
       fill(e, table, rule, choices[i].groups);
+      if (!known.empty() && known.count(line_shape(e.text)) != 0) e.survived = true;
       if (r.chained[row] == 2 && only_a_lookup(e)) {
         e.role = Role::symptom;
         e.tier = 6;

@@ -53,5 +53,6 @@ struct Reason {
   std::string_view name, category, restart;
 };
 const Reason* find_reason(std::string_view name);
+std::vector<std::string_view> reason_names();
 
 }  // namespace orrery

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kLargest = std::size_t{4} << 20;  // bytes of a file of rules
 
-constexpr std::array<Reason, 36> kReasons{{
+constexpr std::array<Reason, 34> kReasons{{
     {"NVLink Error", "Infrastructure", "auto-exclude"},
     {"CUDA Error", "Infrastructure", "auto-exclude"},
     {"Node Failure", "Infrastructure", "auto-exclude"},
@@ -160,8 +160,14 @@ Status complete(const Source& source, Rule& rule) {
 
 const Reason* find_reason(std::string_view name) {
   for (const Reason& r : kReasons)
-    if (!r.name.empty() && r.name == name) return &r;
+    if (r.name == name) return &r;
   return nullptr;
+}
+
+std::vector<std::string_view> reason_names() {
+  std::vector<std::string_view> names;
+  for (const Reason& r : kReasons) names.push_back(r.name);
+  return names;
 }
 
 Result<std::vector<Rule>> parse_rules(std::string_view text, const std::string& where) {
