@@ -7,17 +7,28 @@ namespace {
 
 constexpr std::size_t kShownLogs = 20;  // with their evidence, for people
 constexpr std::size_t kShownEvidence = 6;
-constexpr std::size_t kShownText = 160;
+constexpr std::size_t kShownWidth = 80;
+constexpr std::size_t kShownLines = 3;
 
 std::int64_t count(std::uint64_t n) { return static_cast<std::int64_t>(n); }
 
-std::string shortened(std::string text) {
+// Long text on several lines of at most kShownWidth bytes, cut at blanks.
+std::vector<std::string> lines_of(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < 0x20; }, ' ');
-  if (text.size() <= kShownText) return text;
-  std::size_t end = kShownText;  // not inside of a character
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return text.substr(0, end) + " ...";
+  std::vector<std::string> lines;
+  while (!text.empty() && lines.size() < kShownLines) {
+    std::size_t end = text.size();
+    if (end > kShownWidth) {
+      end = text.rfind(' ', kShownWidth);
+      if (end == std::string::npos || end < kShownWidth / 2) end = kShownWidth;
+      while (end > 1 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+    }
+    lines.push_back(text.substr(0, end));
+    text.erase(0, std::min(text.size(), text.find_first_not_of(' ', end)));
+  }
+  if (!text.empty()) lines.back() += " ...";
+  return lines;
 }
 
 std::string place(const LogVerdict& v, std::uint32_t file, std::uint64_t line) {
@@ -100,7 +111,11 @@ Section story(const LogVerdict& v) {
                      {.key = "text", .title = " ", .text_only = true}};
   const Diagnosis& d = v.diagnosis;
   const auto add = [&](const std::string& what, const std::string& text) {
-    if (!text.empty()) s.table.rows.push_back({what, shortened(text)});
+    std::string label = what;
+    for (const std::string& line : lines_of(text)) {
+      s.table.rows.push_back({label, line});
+      label.clear();
+    }
   };
   add("verdict", std::string(name_of(d.verdict)) + (d.reason.empty() || d.reason == "None" ? "" : ": " + d.reason));
   if (!d.evidence.empty()) add("cause", place(v, d.evidence[0].file, d.evidence[0].line) + ": " + d.root_cause);

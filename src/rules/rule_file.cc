@@ -1,16 +1,11 @@
-// Rules from TOML. The only file here that includes toml++: it is heavy.
-#define TOML_HEADER_ONLY 1
-#define TOML_EXCEPTIONS 0
-#define TOML_ENABLE_FORMATTERS 0
-#define TOML_ENABLE_WINDOWS_COMPAT 0
-#include <toml++/toml.h>
-
+// Rules from TOML.
 #include <algorithm>
 #include <array>
 #include <map>
 
 #include "base/byte_source.h"
 #include "base/closest.h"
+#include "base/toml.h"
 #include "rules/embedded.h"
 #include "rules/rule.h"
 #include "rules/xid.h"
@@ -19,6 +14,7 @@ namespace orrery {
 namespace {
 
 constexpr std::size_t kLargest = std::size_t{4} << 20;  // bytes of a file of rules
+constexpr std::ptrdiff_t kMostDots = 400;  // in a line: dotted keys nest, and nests are destroyed by recursion
 
 constexpr std::array<Reason, 34> kReasons{{
     {"NVLink Error", "Infrastructure", "auto-exclude"},
@@ -173,16 +169,19 @@ std::vector<std::string_view> reason_names() {
 Result<std::vector<Rule>> parse_rules(std::string_view text, const std::string& where) {
   const Source source{where};
   if (text.size() > kLargest) return source.fail_at(1, "too large for a file of rules", "4 MiB at most");
-  const toml::parse_result parsed = toml::parse(text, where);
-  if (!parsed) {
-    const auto& e = parsed.error();
-    return source.fail_at(static_cast<std::int64_t>(e.source().begin.line),
-                          "not TOML: " + std::string(e.description()));
+  std::int64_t number = 1;
+  for (std::string_view rest = text; !rest.empty(); ++number) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    if (std::count(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(end), '.') > kMostDots)
+      return source.fail_at(number, "a line with over 400 dots");
+    rest.remove_prefix(std::min(rest.size(), end + 1));
   }
+  const auto parsed = toml_text::parse(text);
+  if (!parsed) return source.fail_at(parsed.error().line, parsed.error().what);
   Rule family;
   std::vector<Rule> rules;
   const toml::array* list = nullptr;
-  for (const auto& [key, node] : parsed.table()) {
+  for (const auto& [key, node] : *parsed) {
     if (key.str() == "family" && node.is_table()) {
       if (const Status ok = put(source, *node.as_table(), family); !ok) return tl::unexpected(ok.error());
     } else if (key.str() == "rule" && node.is_array()) {

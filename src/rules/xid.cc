@@ -1,11 +1,7 @@
 // The table of Xid codes as rules: src/rules/tables/xid.toml.
-#define TOML_HEADER_ONLY 1
-#define TOML_EXCEPTIONS 0
-#define TOML_ENABLE_FORMATTERS 0
-#define TOML_ENABLE_WINDOWS_COMPAT 0
 #include "rules/xid.h"
 
-#include <toml++/toml.h>
+#include "base/toml.h"
 
 namespace orrery {
 namespace {
@@ -30,9 +26,9 @@ std::string advice_of(const std::string& name, const std::string& action) {
 }  // namespace
 
 Result<std::vector<Rule>> xid_rules(std::string_view text, const std::string& where) {
-  const toml::parse_result parsed = toml::parse(text, where);
-  if (!parsed) return fail("not TOML: " + std::string(parsed.error().description()), where);
-  const toml::array* list = parsed.table()["xids"].as_array();
+  const auto parsed = toml_text::parse(text);
+  if (!parsed) return fail(parsed.error().what, where + ":" + std::to_string(parsed.error().line));
+  const toml::array* list = (*parsed)["xids"].as_array();
   if (list == nullptr) return fail("no xids", where);
   std::vector<Rule> rules;
   for (const toml::node& node : *list) {
