@@ -27,7 +27,27 @@ struct NotToml {
   std::string what;       // "not TOML: ..."
 };
 
+// The line of the first character above ASCII that stands before any quote or comment of its line (toml++ 3.3 is not
+// defined on some of them); 0 = none.
+inline std::int64_t bare_above_ascii(std::string_view text) {
+  std::int64_t line = 1;
+  bool quoted = false;
+  for (const char c : text) {
+    if (c == '\n') {
+      ++line;
+      quoted = false;
+    } else if (c == '"' || c == '\'' || c == '#') {
+      quoted = true;
+    } else if (!quoted && static_cast<unsigned char>(c) >= 0x80) {
+      return line;
+    }
+  }
+  return 0;
+}
+
 inline tl::expected<toml::table, NotToml> parse(std::string_view text) {
+  if (const std::int64_t line = bare_above_ascii(text); line > 0)
+    return tl::unexpected(NotToml{line, "not TOML: characters above ASCII stand in quotes and comments only"});
   try {
     toml::parse_result parsed = toml::parse(text);
     if (parsed) return std::move(parsed).table();

@@ -286,8 +286,8 @@ Command diagnose_command() {
            kHelp},
       .when_incomplete = "a verdict is unknown, or a log was damaged; the rest is answered",
       .examples = {{"Why did the sample job fail?", "orrery diagnose samples/failed-job --job"},
-                   {"Each file for itself, for a script:",
-                    "orrery diagnose samples/failed-job --json | jq -r '.logs[] | [.file, .reason, .restart] | @tsv'"}},
+                   {"One log, for a script:",
+                    "orrery diagnose samples/failed-job/rank-2.log --json | jq -r '.logs[0] | .reason, .restart'"}},
       .run = run_diagnose};
 }
 

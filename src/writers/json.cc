@@ -88,7 +88,8 @@ void add_along_path(Json& out, const Section& s) {
       place = &(*place)[std::string(part)];
       if (!on_element) continue;
       const Json name = std::visit(CellToJson{}, row[used++]);
-      place = in_array ? &element_named(*place, name) : &(*place)[name.is_string() ? name.get<std::string>() : name.dump()];
+      place =
+          in_array ? &element_named(*place, name) : &(*place)[name.is_string() ? name.get<std::string>() : name.dump()];
     }
     if (s.values) {
       if (!place->is_array()) *place = Json::array();
