@@ -89,6 +89,12 @@ double read_seconds(std::string_view s) {
     at = s.find(name);
     if (at != std::string_view::npos && value_after(s, at + name.size(), value) && value >= 0) return value;
   }
+  // Only how fast: good for comparing steps with each other.
+  for (const std::string_view name : {"samples per second", "samples/s", "samples/sec", "tokens per second", "tokens/s",
+                                      "tokens_per_sec", "tokens/gpu/second)", "throughput", "wps", "tps", "TFLOPs"}) {
+    at = s.find(name);
+    if (at != std::string_view::npos && value_after(s, at + name.size(), value) && value > 0) return 1 / value;
+  }
   return -1;
 }
 

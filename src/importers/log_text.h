@@ -13,7 +13,7 @@
 namespace orrery {
 
 struct LogReadOptions {
-  std::size_t block = std::size_t{1} << 20;       // bytes read at a time; a longer line is taken apart
+  std::size_t block = std::size_t{1} << 18;       // bytes read at a time; a longer line is taken apart
   std::size_t most_rows = 128;                    // of one pattern in one file: so many first and so many last ones
   std::size_t most_steps = std::size_t{1} << 14;  // rows of steps of one file; then older ones are thinned out
   std::size_t most_shapes = std::size_t{1} << 16;

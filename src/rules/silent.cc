@@ -76,8 +76,8 @@ void straggler(const StepRows& s, const Series& list, std::vector<Evidence>& out
     const double usual = median(before);
     if (usual <= 0 || fastest_after < kSlower * usual || fastest_after - usual < kSlowerThanNoise * noise) continue;
     Evidence e = drawn(s, list[from + begin], "slow-steps");
-    e.text = "steps take " + std::to_string(fastest_after) + " s or more from here on, " + std::to_string(usual) +
-             " s before";
+    const auto percent = static_cast<std::int64_t>(std::lround(100 * (fastest_after / usual - 1)));
+    e.text = "steps take at least " + std::to_string(percent) + " % longer from here on than before";
     e.reason = "Straggler";
     e.category = "Infrastructure";
     e.restart = "auto-exclude";
