@@ -12,8 +12,8 @@ namespace orrery {
 namespace {
 
 constexpr std::uint64_t kSpeaking = 4;
-constexpr std::uint64_t kSurvivedSteps = 3;          // logged steps after an error that did not stop training
-constexpr std::uint64_t kSurvivedStepsMachine = 20;  // a sick machine may go on for a while
+constexpr std::uint64_t kSurvivedSteps = 3;         // logged steps after an error that did not stop training
+constexpr std::uint64_t kSurvivedStepsMachine = 5;  // a sick machine may go on for a while
 
 // "no", "without", "0": a word that turns what follows it into its opposite. `before` is the text before the pattern.
 bool negated(std::string_view before, std::string_view after) {
@@ -32,8 +32,10 @@ bool negated(std::string_view before, std::string_view after) {
   // "errors: 0", "= none"
   std::size_t at = 0;
   if (at < after.size() && after[at] == 's') ++at;
-  while (at < after.size() && (after[at] == ' ' || after[at] == ':' || after[at] == '=')) ++at;
-  if (at == 0) return false;
+  bool equals = false;
+  for (; at < after.size() && (after[at] == ' ' || after[at] == ':' || after[at] == '='); ++at)
+    equals |= after[at] != ' ';
+  if (!equals) return false;
   const std::string_view value = after.substr(at);
   for (const std::string_view none : {"0", "none", "None", "false", "False", "no", "N/A"}) {
     if (value.substr(0, none.size()) != none) continue;
@@ -143,7 +145,7 @@ struct Choice {
 
 bool better(const Rule& a, const RuleGroups& ga, const Rule& b, const RuleGroups& gb) {
   const auto weak = [](const Rule& r) { return r.role == Role::symptom || r.role == Role::context; };
-  if (a.generic != b.generic) return !a.generic && (!weak(a) || weak(b));
+  if (a.generic != b.generic) return !a.generic;
   if (weak(a) != weak(b)) return !weak(a);
   if (a.generic && ga.to != gb.to) return ga.to > gb.to;  // the inner exception of "A: B: message"
   if (a.tier != b.tier) return a.tier < b.tier;
