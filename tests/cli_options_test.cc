@@ -62,7 +62,7 @@ TEST(CliHelp, PagesAndVersion) {
   const Outcome overview = orrery("help");
   EXPECT_EQ(overview.status, 0);
   EXPECT_EQ(overview.out, orrery("--help").out);
-  for (const char* command : {"replay", "diff", "help", "completion"}) {
+  for (const char* command : {"replay", "diff", "diagnose", "help", "completion"}) {
     EXPECT_NE(overview.out.find("\n  " + std::string(command) + " "), std::string::npos) << command;
     const Outcome page = orrery("help " + std::string(command));
     EXPECT_EQ(page.status, 0);
@@ -78,7 +78,7 @@ TEST(CliHelp, PagesAndVersion) {
 // The examples of every page, run as written (a pipe to another program is left out).
 TEST(CliHelp, ExamplesWork) {
   const TempDir dir;
-  for (const char* command : {"replay", "diff", "help", "completion"}) {
+  for (const char* command : {"replay", "diff", "diagnose", "help", "completion"}) {
     const std::string page = orrery("help " + std::string(command)).out;
     std::istringstream lines(page.substr(page.find("\nEXAMPLES\n") + 10));
     int examples = 0;

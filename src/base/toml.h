@@ -27,7 +27,39 @@ struct NotToml {
   std::string what;       // "not TOML: ..."
 };
 
+// The line of the first character above ASCII outside of quotes and comments (toml++ 3.3 is not defined on some of
+// them); 0 = none.
+inline std::int64_t bare_above_ascii(std::string_view text) {
+  std::int64_t line = 1;
+  std::string_view quote;  // that closes what is open; a newline closes single ones and comments
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\n') {
+      ++line;
+      if (quote.size() == 1) quote = {};
+    } else if (!quote.empty()) {
+      if (c == '\\' && quote[0] == '"') {
+        i += i + 1 < text.size() && text[i + 1] != '\n' ? 1 : 0;
+      } else if (quote[0] != '#' && text.substr(i, quote.size()) == quote) {
+        i += quote.size() - 1;
+        quote = {};
+      }
+    } else if (c == '"' || c == '\'') {
+      const std::string_view three = c == '"' ? "\"\"\"" : "'''";
+      quote = text.substr(i, 3) == three ? three : three.substr(0, 1);
+      i += quote.size() - 1;
+    } else if (c == '#') {
+      quote = "#";
+    } else if (static_cast<unsigned char>(c) >= 0x80) {
+      return line;
+    }
+  }
+  return 0;
+}
+
 inline tl::expected<toml::table, NotToml> parse(std::string_view text) {
+  if (const std::int64_t line = bare_above_ascii(text); line > 0)
+    return tl::unexpected(NotToml{line, "not TOML: characters above ASCII stand in quotes and comments only"});
   try {
     toml::parse_result parsed = toml::parse(text);
     if (parsed) return std::move(parsed).table();

@@ -280,6 +280,7 @@ std::vector<Command> make_commands() {
                     {"... and what its replay says:", "orrery replay traces"}},
        .run = run_synth},
       jobs_command(),
+      diagnose_command(),
       {.name = "help",
        .summary = "what the commands do, or the manual page of one",
        .operands = "[COMMAND]",

@@ -1,4 +1,5 @@
-# cmake -DSOURCE=src/facts -DOUTPUT=facts.cc -P embed.cmake: the files of facts as one source file.
+# cmake -DSOURCE=src/facts -DOUTPUT=facts.cc -DTYPE=EmbeddedFacts -DFUNCTION=embedded_facts -DHEADER=facts/embedded.h
+#   -P embed.cmake: the TOML files of a folder's folders as one source file.
 file(GLOB files RELATIVE ${SOURCE} ${SOURCE}/*/*.toml)
 list(SORT files)
 set(rows "")
@@ -8,18 +9,18 @@ foreach(file IN LISTS files)
   get_filename_component(name ${file} NAME_WLE)
   string(APPEND rows "    {\"${folder}\", \"${name}\", R\"facts(${text})facts\"},\n")
 endforeach()
-file(WRITE ${OUTPUT} "// Made by the build from src/facts/*/*.toml.
-#include \"facts/embedded.h\"
+file(WRITE ${OUTPUT} "// Made by the build from the folders of ${HEADER}.
+#include \"${HEADER}\"
 
 namespace orrery {
 namespace {
 
-constexpr EmbeddedFacts kFacts[] = {
+constexpr ${TYPE} kFiles[] = {
 ${rows}};
 
 }  // namespace
 
-std::span<const EmbeddedFacts> embedded_facts() { return kFacts; }
+std::span<const ${TYPE}> ${FUNCTION}() { return kFiles; }
 
 }  // namespace orrery
 ")

@@ -1,0 +1,122 @@
+#include "importers/log_steps.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "base/text_match.h"
+
+namespace orrery {
+namespace {
+
+bool digit(char c) { return c >= '0' && c <= '9'; }
+bool word_char(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || digit(c) || c == '_'; }
+
+bool number_at(std::string_view s, std::size_t at, double& value, std::size_t* end = nullptr) {
+  const auto [stop, error] = std::from_chars(s.data() + at, s.data() + s.size(), value);  // also nan, inf
+  if (error == std::errc::result_out_of_range) value = std::numeric_limits<double>::infinity();
+  if (error == std::errc::invalid_argument) return false;
+  if (end != nullptr) *end = static_cast<std::size_t>(stop - s.data());
+  return true;
+}
+
+// After the name of a quantity: quotes, blanks, ':' or '=', brackets and tensor(; at least one of them.
+bool value_after(std::string_view s, std::size_t at, double& value) {
+  const std::size_t from = at;
+  while (at < s.size() && (s[at] == '\'' || s[at] == '"')) ++at;
+  while (at < s.size() && s[at] == ' ') ++at;
+  if (at < s.size() && (s[at] == ':' || s[at] == '=')) ++at;
+  while (at < s.size() && s[at] == ' ') ++at;
+  if (s.substr(at, 7) == "tensor(") at += 7;
+  return at > from && at < s.size() && number_at(s, at, value);
+}
+
+bool read_loss(std::string_view s, double& loss) {
+  for (std::size_t at = s.find("oss"); at != std::string_view::npos; at = s.find("oss", at + 3)) {
+    if (at == 0 || (s[at - 1] != 'l' && s[at - 1] != 'L')) continue;
+    if (at >= 2 && s[at - 2] == 'g') continue;  // gloss
+    if (value_after(s, at + 3, loss)) return true;
+  }
+  return false;
+}
+
+std::int64_t read_step_number(std::string_view s, bool& named) {
+  for (const std::string_view name : {"iteration", "step", "Step", "Iteration", "iter"}) {
+    for (std::size_t at = s.find(name); at != std::string_view::npos; at = s.find(name, at + 1)) {
+      if (at > 0 && word_char(s[at - 1]) && s[at - 1] != '_') continue;
+      double value = 0;
+      if (!value_after(s, at + name.size(), value) || !(value >= 0) || value > 1e15) continue;
+      named = true;
+      return static_cast<std::int64_t>(value);
+    }
+  }
+  // a progress bar: 667/2002 [
+  for (std::size_t at = s.find('/'); at != std::string_view::npos; at = s.find('/', at + 1)) {
+    std::size_t from = at;
+    while (from > 0 && digit(s[from - 1])) --from;
+    std::size_t to = at + 1;
+    while (to < s.size() && s[to] == ' ') ++to;
+    const std::size_t digits = to;
+    while (to < s.size() && digit(s[to])) ++to;
+    if (from == at || to == digits || at - from > 15) continue;
+    std::int64_t n = 0;
+    std::from_chars(s.data() + from, s.data() + at, n);
+    return n;
+  }
+  return -1;
+}
+
+double read_seconds(std::string_view s) {
+  double value = 0;
+  std::size_t at = s.find("time per iteration (");
+  if (at != std::string_view::npos) {
+    const bool milli = s.substr(at + 20, 2) == "ms";
+    const std::size_t close = s.find(')', at);
+    if (close != std::string_view::npos && value_after(s, close + 1, value) && value >= 0)
+      return milli ? value * 1e-3 : value;
+  }
+  for (const std::string_view unit : {"s/it", "it/s"}) {
+    at = s.rfind(unit);
+    if (at == std::string_view::npos) continue;
+    std::size_t from = at;
+    if (from > 0 && s[from - 1] == ' ') --from;
+    const std::size_t last = from;
+    while (from > 0 && (digit(s[from - 1]) || s[from - 1] == '.')) --from;
+    if (from == last || !number_at(s.substr(0, last), from, value) || !(value > 0)) continue;
+    return unit == "s/it" ? value : 1 / value;
+  }
+  for (const std::string_view name : {"step_time", "iter_time", "time_per_step", "time/iter", "sec/iter"}) {
+    at = s.find(name);
+    if (at != std::string_view::npos && value_after(s, at + name.size(), value) && value >= 0) return value;
+  }
+  // Only how fast: good for comparing steps with each other.
+  for (const std::string_view name : {"samples per second", "samples/s", "samples/sec", "tokens per second", "tokens/s",
+                                      "tokens_per_sec", "tokens/gpu/second)", "throughput", "wps", "tps", "TFLOPs"}) {
+    at = s.find(name);
+    if (at != std::string_view::npos && value_after(s, at + name.size(), value) && value > 0) return 1 / value;
+  }
+  return -1;
+}
+
+double read_grad_norm(std::string_view s) {
+  double value = 0;
+  for (const std::string_view name : {"grad norm", "grad_norm", "gnorm", "gradient_norm"}) {
+    const std::size_t at = s.find(name);
+    if (at != std::string_view::npos && value_after(s, at + name.size(), value)) return value;
+  }
+  return -1;
+}
+
+}  // namespace
+
+bool read_step(std::string_view message, StepValues& values) {
+  values = {};
+  bool named = false;
+  values.has_loss = read_loss(message, values.loss);
+  values.step = read_step_number(message, named);
+  values.seconds = read_seconds(message);
+  values.grad_norm = read_grad_norm(message);
+  return values.has_loss || (named && values.seconds >= 0);
+}
+
+}  // namespace orrery
