@@ -5,6 +5,7 @@
 #include "cli/common_options.h"
 #include "cli/estimate_ops.h"
 #include "cli/estimate_options.h"
+#include "cli/serve_options.h"
 #include "cli/synth.h"
 
 namespace orrery {
@@ -211,7 +212,7 @@ std::vector<Command> make_commands() {
        .run = run_diff},
       {.name = "estimate",
        .summary = "what a job would cost, without a trace",
-       .operands = "train|finetune|ops",
+       .operands = "train|finetune|serve|ops",
        .least = 1,
        .most = 1,
        .description =
@@ -224,7 +225,7 @@ std::vector<Command> make_commands() {
            "ops: times of single operators on a platform, those of --model (matrix products, attention, kernels that "
            "move data, copies, collectives of --gpus GPUs) or those that are asked for; there --attention takes "
            "KEY=VALUE,... of a shape (docs/model.md, \"Operators\").",
-       .options = with(with(job_options(), ops_options()),
+       .options = with(with(with(with(job_options(), ops_options()), serve_options()), workload_options()),
                        {calibrate_option(),
                         {"--scaling", "N,...", "tokens per second on so many GPUs, the replicas changed", Takes::word},
                         kCsv,
