@@ -36,6 +36,7 @@ Result<int> run_estimate_serve(const Args& args, const RunOptions& options) {
   Progress progress(options.show_progress);
   progress.stage("serving");
   StepCosts costs(job);
+  costs.set_alike(asked->workload.alike);
   service->options.seed = asked->seed;
   ServeAnswer answer;
   answer.level = service->level;
@@ -48,6 +49,7 @@ Result<int> run_estimate_serve(const Args& args, const RunOptions& options) {
   // Laws err alike over a run: all steps are slower, or all are quicker.
   for (const bool slower : {false, true}) {
     StepCosts other(job);
+    other.set_alike(asked->workload.alike);
     const double by = std::max(0.05, 1 + (slower ? k90 : -k90) * answer.relative_error);
     other.scale(by, by);
     const Simulation run = simulate(other, memory, asked->workload, service->options);

@@ -102,6 +102,8 @@ std::vector<OptionSpec> workload_options() {
        Takes::word},
       {"--output-tokens", "DIST", "tokens of an answer, likewise (default: 128)", Takes::word},
       {"--shared-prefix", "N", "tokens that all prompts begin with (default: 0)", Takes::word},
+      {"--identical-prompts", "on|off", "all requests are the same text, so their tokens choose the same experts",
+       Takes::word},
       {"--lengths", "FILE",
        "requests of a file: times, inputs, outputs as BurstGPT, Azure's and Mooncake's traces have them, or columns of "
        "those names (docs/formats/workloads.md)",
@@ -121,7 +123,8 @@ std::vector<OptionSpec> serve_options() {
       {"--max-num-seqs", "N", "sequences of a step at most", Takes::word},
       {"--max-batched-tokens", "N", "tokens of a step at most", Takes::word},
       {"--gpu-memory-utilization", "X", "of a GPU's memory that the engine takes", Takes::word},
-      {"--max-model-len", "N", "longer requests are refused (default: the memory alone limits them)", Takes::word},
+      {"--max-model-len", "N", "answers end there, longer prompts are refused (default: the model's context)",
+       Takes::word},
       {"--block-size", "N", "tokens of a block of the KV cache", Takes::word},
       {"--kv-tokens", "N", "tokens that the KV cache of an instance holds (default: what the memory leaves)",
        Takes::word},
@@ -147,7 +150,9 @@ Result<DescribedWorkload> described_workload(const Args& args, Notes& notes) {
   DescribedWorkload d;
   WorkloadAsked asked;
   std::int64_t seed = 1;
-  if (const Status ok = all_of({whole(args, "--requests", asked.requests, 10'000'000),
+  bool alike = false;
+  if (const Status ok = all_of({choose(args, "--identical-prompts", kSwitch, alike),
+                                whole(args, "--requests", asked.requests, 10'000'000),
                                 whole(args, "--shared-prefix", asked.shared_prefix, 1 << 24, 0),
                                 whole(args, "--seed", seed, 1'000'000'000'000'000, 0)});
       !ok)
@@ -176,6 +181,7 @@ Result<DescribedWorkload> described_workload(const Args& args, Notes& notes) {
   d.rate = asked.rate, d.cv = asked.cv;
   if (!args.has("--lengths")) {
     d.workload = made_workload(asked);
+    d.workload.alike = alike;
     return d;
   }
   for (const char* option : {"--input-tokens", "--output-tokens", "--shared-prefix"})
@@ -189,6 +195,7 @@ Result<DescribedWorkload> described_workload(const Args& args, Notes& notes) {
                   args.value("--lengths"), "fewer --requests");
     d.workload.requests.resize(static_cast<std::size_t>(asked.requests));
   }
+  d.workload.alike = alike;
   if (args.has("--rate") || !d.workload.timed) set_arrivals(d.workload, asked.rate, asked.cv, asked.seed);
   return d;
 }
@@ -250,6 +257,9 @@ Result<DescribedService> described_service(const Args& args) {
                       : Status{}});
       !ok)
     return tl::unexpected(ok.error());
+  if (job.max_model_len == 0) job.max_model_len = job.model.max_context;
+  if (e.step_covers_context && !args.has("--max-batched-tokens"))
+    e.max_batched_tokens = std::max(e.max_batched_tokens, job.max_model_len);
   if (args.has("--chunked-prefill")) e.scheduling = chunked ? "chunked" : "prefill-first";
   if (!nvlink) job.platform.nvlink_gb_per_s = 0, job.platform.nvlink_sharp = false;
   if (args.has("--gpus-per-node"))

@@ -25,6 +25,7 @@ struct EngineFacts {
   std::string kernels = "separate";
   std::int64_t block_size = 16;  // tokens of a KV block
   std::int64_t max_num_seqs = 256, max_batched_tokens = 8192;
+  bool step_covers_context = false;  // max_batched_tokens is at least the model's context
   double gpu_memory_utilization = 0.9;
   double reserved_gib = 0;            // a GPU: CUDA context, workspaces and graphs, beside weights and activations
   bool prefix_caching = false;        // blocks of earlier prompts are found again
@@ -38,6 +39,11 @@ struct EngineFacts {
   double exposed_us = 0;        // of it, what the GPU waits for though they overlap
   double parallel_step_us = 0;  // more where several processes share a model
   double request_us = 0;        // of a new request: tokenising, queues between processes; not in the GPU's way
+  // A multiprocessor of products with one row, for kernels that do not reach the memory's bandwidth on any GPU; bytes
+  // of weights a clock. 0 = as the laws say.
+  double matvec_bytes_per_clock = 0;
+  bool shared_quantised_kv = true;  // grouped heads read keys and values of fewer bits once; false: once for each head
+  bool expert_sync = false;         // the host reads the chosen experts back before each of their products
   double int8_unpack_ops = 0;   // instructions of an ordinary core to widen an int8 weight; 0 = hidden
   std::string source = {}, sure = {};
   std::string note = {};

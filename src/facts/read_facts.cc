@@ -115,6 +115,7 @@ constexpr FactField<Engine> kEngine[] = {
     {"block_size", &Engine::block_size, false, 1, 65536},
     {"max_num_seqs", &Engine::max_num_seqs, false, 1, 1e6},
     {"max_batched_tokens", &Engine::max_batched_tokens, false, 1, 1e8},
+    {"step_covers_context", &Engine::step_covers_context},
     {"gpu_memory_utilization", &Engine::gpu_memory_utilization, false, 0.05, 1},
     {"reserved_gib", &Engine::reserved_gib, false, 0, 1e3},
     {"prefix_caching", &Engine::prefix_caching},
@@ -127,6 +128,9 @@ constexpr FactField<Engine> kEngine[] = {
     {"exposed_us", &Engine::exposed_us, false, 0, 1e6},
     {"parallel_step_us", &Engine::parallel_step_us, false, 0, 1e6},
     {"request_us", &Engine::request_us, false, 0, 1e7},
+    {"matvec_bytes_per_clock", &Engine::matvec_bytes_per_clock, false, 0, 1e4},
+    {"shared_quantised_kv", &Engine::shared_quantised_kv},
+    {"expert_sync", &Engine::expert_sync},
     {"int8_unpack_ops", &Engine::int8_unpack_ops, false, 0, 1e3},
 };
 

@@ -71,16 +71,23 @@ Section answer_section(const StepCosts& costs, const ServeMemory& memory, const 
   return s;
 }
 
-Section interval_section(const ServeAnswer& a) {
-  Section s{.key = "interval", .title = "90 % interval (all kernels slower, all quicker)", .single = true, .table = {}};
+// All kernels and the host slower, all quicker.
+void add_intervals(const ServeAnswer& a, std::vector<Section>& sections) {
+  Section s{.key = "interval", .title = "", .single = true, .table = {}};
+  Section people{.key = "interval", .title = "90 % interval", .table = {}};
+  people.table.columns = {{.key = "of", .text_only = true},
+                          {.key = "from", .text_only = true, .digits = 1},
+                          {.key = "to", .text_only = true, .digits = 1}};
   const auto row = [&](const char* key, double x, double y) {
     add(s, {.key = key}, std::vector<double>{std::min(x, y), std::max(x, y)});
+    people.table.rows.push_back({std::string(key), std::min(x, y), std::max(x, y)});
   };
   row("output_tokens_per_s", a.quicker.output_tokens_per_s, a.slower.output_tokens_per_s);
   row("latency_mean_ms", a.quicker.latency.mean, a.slower.latency.mean);
   row("ttft_mean_ms", a.quicker.ttft.mean, a.slower.ttft.mean);
   row("tpot_mean_ms", a.quicker.tpot.mean, a.slower.tpot.mean);
-  return s;
+  sections.push_back(std::move(s));
+  sections.push_back(std::move(people));
 }
 
 Section time_section(const Simulation& run) {
@@ -306,13 +313,18 @@ Document serve_document(const StepCosts& costs, const ServeMemory& memory, const
   Document d;
   d.command = "estimate";
   if (a.simulation.refused > 0)
-    d.notes.add("request-too-long", Severity::warning, static_cast<std::uint64_t>(a.simulation.refused), {},
-                "longer than the model or than all blocks of an instance: refused, and in no rate or latency");
+    d.notes.add(
+        "request-too-long", Severity::warning, static_cast<std::uint64_t>(a.simulation.refused), {},
+        "a prompt longer than the model's context, or a request than all blocks of an instance: refused, and in no "
+        "rate or latency");
+  if (a.simulation.cut > 0)
+    d.notes.add("answer-cut", Severity::info, static_cast<std::uint64_t>(a.simulation.cut), {},
+                "answers end where the model's context does (--max-model-len)");
   d.sections.push_back(job_section(costs));
   d.sections.push_back(for_people(d.sections.back()));
   d.sections.push_back(answer_section(costs, memory, a));
   add_serving_figures(a.figures, d.sections);
-  d.sections.push_back(interval_section(a));
+  add_intervals(a, d.sections);
   d.sections.push_back(time_section(a.simulation));
   d.sections.push_back(memory_section(memory));
   d.sections.push_back(level_section(a));

@@ -55,9 +55,11 @@ Status check(const ServeJob& job) {
     return fail(fmt::format("{} heads of keys and values cannot be shared by tp = {}", m.kv_heads, job.tp), "--tp");
   if (job.pp > m.layers) return fail(fmt::format("{} layers cannot be cut into {} stages", m.layers, job.pp), "--pp");
   if (job.ep > 1 && m.experts == 0) return fail("the model has no experts", "--expert-parallel", "leave it out");
-  if (job.ep > 1 && (job.tp % job.ep != 0 || m.experts % job.ep != 0))
-    return fail(fmt::format("{} does not divide tp = {} and the {} experts", job.ep, job.tp, m.experts),
-                "--expert-parallel");
+  const bool over_replicas = job.ep > job.tp && job.replicas * job.tp == job.ep;
+  if (job.ep > 1 && ((job.tp % job.ep != 0 && !over_replicas) || m.experts % job.ep != 0))
+    return fail(fmt::format("{} GPUs cannot share {} experts with tp = {} and {} replicas", job.ep, m.experts, job.tp,
+                            job.replicas),
+                "--expert-parallel", "a divisor of tp, or tp * replicas, that divides the experts");
   if (job.prefill_replicas >= job.replicas && job.prefill_replicas > 0)
     return fail(fmt::format("{} of {} replicas prefill: none is left to decode", job.prefill_replicas, job.replicas),
                 "--prefill-replicas", "fewer of them, or more --replicas");

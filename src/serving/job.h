@@ -25,7 +25,8 @@ struct ServeJob {
   PlatformFacts platform;
   EngineFacts engine;  // with the limits that were asked for
 
-  std::int64_t tp = 1, pp = 1, ep = 1;  // of one instance; ep divides tp: experts whole instead of split
+  std::int64_t tp = 1, pp = 1, ep = 1;  // of one instance. ep: experts whole instead of split,
+                                        // over tp or a part of it, or over the GPUs of all replicas
   std::int64_t replicas = 1;
   std::int64_t prefill_replicas = 0;  // with prefill and decode on separate GPUs: of `replicas`, those that prefill
 

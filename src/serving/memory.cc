@@ -14,9 +14,12 @@ double stage_weights(const ServeJob& job, std::int64_t stage) {
   const double tp = d(job.tp), element = std::max(2.0, bytes_of(job.precision));
   double bytes = 0;
   const std::int64_t end = m.layers * (stage + 1) / job.pp;
-  for (std::int64_t layer = m.layers * stage / job.pp; layer < end; ++layer)
-    bytes +=
-        weight_bytes(job) * (attention_parameters(m) + mlp_parameters(m, layer)) / tp + element * norm_parameters(m);
+  for (std::int64_t layer = m.layers * stage / job.pp; layer < end; ++layer) {
+    // Replicas that share the experts hold a part each.
+    const double sharing = has_experts(m, layer) && job.ep > job.tp ? d(job.ep) : tp;
+    bytes += weight_bytes(job) * (attention_parameters(m) / tp + mlp_parameters(m, layer) / sharing) +
+             element * norm_parameters(m);
+  }
   const double table = element * d(m.vocab) * d(m.hidden) / tp;
   const bool first = stage == 0, last = stage + 1 == job.pp;
   if (first) bytes += table;

@@ -109,8 +109,12 @@ Simulation simulate(const StepCosts& costs, const ServeMemory& memory, const Wor
   for (const Request& r : workload.requests) {
     RequestRecord record;
     record.arrival = r.arrival_ns, record.input = r.input, record.output = r.output;
-    const std::int64_t tokens = r.input + r.output + job.draft_tokens;
-    record.refused = tokens > most_tokens || (job.max_model_len > 0 && r.input + r.output > job.max_model_len);
+    if (job.max_model_len > 0) {  // an answer ends where the model's context does; one token is told in any case
+      record.refused = r.input > job.max_model_len;
+      record.output = std::clamp<std::int64_t>(job.max_model_len - r.input, 1, r.output);
+      out.cut += record.output < r.output && !record.refused;
+    }
+    record.refused |= r.input + record.output + job.draft_tokens > most_tokens;
     if (record.refused)
       ++out.refused;
     else

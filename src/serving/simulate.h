@@ -33,7 +33,7 @@ struct RequestRecord {  // ns; below 0: has not happened
   double arrival = 0, started = -1, first_token = -1, end = -1;
   std::int64_t input = 0, output = 0, cached = 0;  // cached: tokens of the prompt that were found
   std::uint32_t instance = 0, preemptions = 0;
-  bool refused = false;  // longer than the model or the whole cache
+  bool refused = false;  // its prompt is longer than the model's context, or the request than the whole cache
 };
 
 struct TimelinePoint {
@@ -58,7 +58,7 @@ struct Simulation {
   LogHistogram itl;
   std::vector<TimelinePoint> timeline;  // sums over instances; at most some thousands, evenly thinned
   double kv_peak = 0;
-  std::int64_t max_batch = 0, steps = 0, preemptions = 0, refused = 0, kv_blocks = 0;
+  std::int64_t max_batch = 0, steps = 0, preemptions = 0, refused = 0, cut = 0, kv_blocks = 0;
   std::int64_t prefill_tokens = 0, cached_tokens = 0, drafted = 0, accepted = 0;
   double transferred_bytes = 0;  // prefill and decode apart
   ServedTime time;

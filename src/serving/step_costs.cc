@@ -14,6 +14,9 @@ double d(std::int64_t x) { return static_cast<double>(x); }
 // captured between attentions (vLLM's compiled steps with prompts) leave the attentions to be launched: an operator and
 // its metadata, as Python calls it.
 constexpr double kGraphLaunchNs = 12'000;
+// Of an eager operator on the hosts that engines' own work was measured on (A100 servers with two EPYC 7742: its
+// facts): Python's work there and on other hosts is taken to go by it.
+constexpr double kEngineHostUs = 14.5;
 // A sampler's passes over the logits in fp32: cast, scale, softmax, random numbers, their quotient, argmax.
 constexpr double kSamplingPasses = 8;
 constexpr int kSamplingKernels = 8;
@@ -92,7 +95,7 @@ class StepCosts::Writer {
     write_attention(w, 2 * w.batch * w.heads * w.keys * (w.head_dim + value_dim(w)));
   }
 
-  void after_attention(double tokens, bool experts) {
+  void after_attention(double tokens, bool experts, double distinct) {
     const double tp = d(job_.tp), heads = d(m_.heads) / tp;
     const double value = m_.kv_lora_rank > 0 ? d(m_.value_head_dim) : d(m_.head_dim);
     if (m_.kv_lora_rank > 0) gemm(Part::projection, tokens, value, d(m_.kv_lora_rank), heads);
@@ -102,7 +105,7 @@ class StepCosts::Writer {
     if (m_.layer_norms > 1) norm(tokens);
     for (std::int64_t k = 2; k < m_.layer_norms; ++k) norm(tokens);
     if (experts)
-      expert_mlp(tokens);
+      expert_mlp(tokens, distinct);
     else
       mlp(Part::mlp_up, Part::mlp_down, tokens, d(m_.ffn) / tp);
     reduce(tokens);
@@ -209,6 +212,11 @@ class StepCosts::Writer {
         break;
     }
     OperatorTime t = c_.operators_.gemm(w);
+    if (e_.matvec_bytes_per_clock > 0 && m <= 1) {
+      const GpuFacts& gpu = job_.platform.gpu;
+      const double rate = e_.matvec_bytes_per_clock * gpu.sms * std::max(gpu.boost_mhz, 1'000.0) / 1e3;
+      t.ns = std::max(t.ns, batch * n * k * weight_bytes(job_) / rate);
+    }
     if (unpack > 0) {  // beside the loads
       const double ns = batch * n * k * unpack / (job_.platform.gpu.fp32_tflops * 1e3 / 2);
       t.ns = std::cbrt(t.ns * t.ns * t.ns + ns * ns * ns);
@@ -229,17 +237,40 @@ class StepCosts::Writer {
            unfused() && m_.gated_mlp ? 2 : 1);
     linear(down, tokens, hidden(), ffn, batch);
   }
-  // Tokens choose experts evenly and independently: so many are touched.
-  void expert_mlp(double tokens) {
+  // Tokens choose experts evenly and independently: so many are touched. `distinct` of them are not copies of others.
+  void expert_mlp(double tokens, double distinct) {
     const double experts = d(m_.experts), chosen = d(m_.experts_per_token), ep = d(job_.ep);
+    // Replicas that share the experts go in step: what each has comes together.
+    const double share = d(std::max<std::int64_t>(1, job_.ep / job_.tp)), all = tokens * share;
     gemm(Part::router, tokens, experts, hidden());
     // Softmax and the best of them, places of tokens sorted by expert, the weighted sum.
     memory(Part::router, MemoryKernel::softmax, 8 * tokens * experts, fused() ? 2 : 3);
-    const double touched = std::max(1.0, experts / ep * (1 - std::pow(1 - chosen / experts, tokens)));
-    const double rows = tokens * chosen / ep / touched;
-    mlp(Part::experts, Part::experts, rows, d(m_.expert_ffn) / (d(job_.tp) / ep), touched);
-    memory(Part::dispatch, MemoryKernel::elementwise, (chosen + 1) * element() * tokens * hidden() / ep);
+    exchange(all, share);
+    const double touched = std::max(1.0, experts / ep * (1 - std::pow(1 - chosen / experts, distinct * share)));
+    const double rows = all * chosen / ep / touched;
+    if (e_.expert_sync)
+      for (int i = 0; i < 3; ++i) read_back();
+    mlp(Part::experts, Part::experts, rows, d(m_.expert_ffn) / std::max(1.0, d(job_.tp) / ep), touched);
+    memory(Part::dispatch, MemoryKernel::elementwise, (chosen + 1) * element() * all * hidden() / ep);
+    exchange(all, share);
     if (m_.shared_ffn > 0) mlp(Part::shared_experts, Part::shared_experts, tokens, d(m_.shared_ffn) / d(job_.tp));
+  }
+
+  // All tokens to all replicas that share experts, and their sums back: a gather and a scatter.
+  void exchange(double tokens, double replicas) {
+    if (replicas < 2) return;
+    const PlatformFacts& p = job_.platform;
+    const bool joined = p.nvlink_gb_per_s > 0 && !p.nvlink_in_pairs;
+    const Placement where{job_.ep, std::clamp<std::int64_t>(joined ? p.nvlink_domain : p.gpus_per_node, 1, job_.ep)};
+    const double bytes = element() * tokens * hidden();
+    communication(transfer_ns(c_.network_, Pattern::gather_or_scatter, bytes, where), TransferKind::all_gather, bytes,
+                  Part::expert_comm);
+  }
+  void read_back() {
+    Operation o = operation(Part::router);
+    o.compute_ns = c_.operators_.memory(0, MemoryKernel::copy).ns;
+    o.host_waits = true;
+    out_->push_back(o);
   }
 
   AttentionWork attention_of() const {
@@ -253,6 +284,7 @@ class StepCosts::Writer {
       w.kv_heads = std::max(1.0, d(m_.kv_heads) / d(job_.tp)), w.head_dim = d(m_.head_dim);
     }
     w.kernel = AttentionKernel::flash2;
+    w.shared_kv = job_.kv_bytes <= 0 || e_.shared_quantised_kv;
     return w;
   }
   static double value_dim(const AttentionWork& w) { return w.value_head_dim > 0 ? w.value_head_dim : w.head_dim; }
@@ -281,7 +313,8 @@ StepCosts::StepCosts(const ServeJob& job)
       operators_(job.platform.gpu),
       network_(network_of(job.platform, job.platform.gpus_per_node)),
       launch_ns_(1'000 * job.platform.host.launch_us),
-      operator_ns_(1'000 * job.platform.host.operator_us) {
+      operator_ns_(1'000 * job.platform.host.operator_us),
+      host_speed_(job.platform.host.operator_us / kEngineHostUs) {
   // C++ runtimes launch without PyTorch's operators round the kernels.
   if (job_.engine.kernels == "unfused" || (job_.engine.kernels == "fused" && !job_.engine.cuda_graph_prefill))
     operator_ns_ = 0;
@@ -319,8 +352,21 @@ std::int64_t StepCosts::rows_of(const StepShape& s) const {
   return s.finishing + s.decode_sequences * (1 + job_.draft_tokens);
 }
 
-const StepCosts::Known& StepCosts::known(std::int64_t tokens, bool launched) const {
-  const auto [it, added] = known_.try_emplace(2 * tokens + (launched ? 1 : 0));
+// Tokens that are no copies of others.
+double StepCosts::distinct_of(const StepShape& s) const {
+  if (!alike_ || s.sequences() < 2) return d(tokens_of(s));
+  return std::ceil(d(tokens_of(s)) / d(s.sequences()));
+}
+
+void StepCosts::set_alike(bool alike) {
+  alike_ = alike;
+  known_.clear();
+}
+
+const StepCosts::Known& StepCosts::known(const StepShape& s, bool launched) const {
+  const std::int64_t tokens = tokens_of(s);
+  const double distinct = distinct_of(s);
+  const auto [it, added] = known_.try_emplace({tokens, static_cast<std::int64_t>(distinct), launched});
   if (!added) return it->second;
   Known& k = it->second;
   std::vector<Operation> out;
@@ -331,8 +377,8 @@ const StepCosts::Known& StepCosts::known(std::int64_t tokens, bool launched) con
     return block_of(out);
   };
   k.before = block([&] { w.before_attention(d(tokens)); });
-  k.after = block([&] { w.after_attention(d(tokens), false); });
-  if (job_.model.experts > 0) k.after_experts = block([&] { w.after_attention(d(tokens), true); });
+  k.after = block([&] { w.after_attention(d(tokens), false, distinct); });
+  if (job_.model.experts > 0) k.after_experts = block([&] { w.after_attention(d(tokens), true, distinct); });
   k.embedding = block([&] { w.embedding(d(tokens)); });
   return k;
 }
@@ -347,7 +393,7 @@ const Block& StepCosts::head(std::int64_t rows, bool launched) const {
 
 Block StepCosts::stage_block(const StepShape& s, std::int64_t stage) const {
   const bool launched = !captured(s);
-  const Known& k = known(tokens_of(s), launched);
+  const Known& k = known(s, launched);
   Block all;
   if (!launched) all.host_ns = all.issue_ns = all.late_ns = kGraphLaunchNs * host_factor_;
   if (stage == 0) all = then(all, k.embedding);
@@ -381,7 +427,7 @@ std::vector<Operation> StepCosts::operations(const StepShape& s, std::int64_t st
       w.before_attention(tokens);
       w.prefill_attention(s, kind.windowed);
       w.decode_attention(s, kind.windowed);
-      w.after_attention(tokens, kind.experts);
+      w.after_attention(tokens, kind.experts, distinct_of(s));
     }
   }
   if (stage + 1 < job_.pp)
@@ -423,6 +469,11 @@ ExecGraph StepCosts::graph_of(const std::vector<Operation>& operations) {
     if (stream != kNoNode) edge(stream, EdgeKind::stream, 0);
     host = call;
     stream = kernel;
+    if (o.host_waits) {
+      host = node(NodeKind::host, 0, 0);
+      edge(call, EdgeKind::thread, 0);
+      edge(kernel, EdgeKind::sync, kReturnNs);
+    }
   }
   return g;
 }
@@ -452,7 +503,7 @@ StepTime StepCosts::step(const StepShape& s) const {
     t.stage_ns.front() += ns;
     gpu += ns;
   }
-  const double host = host_factor_ * 1'000 *
+  const double host = host_factor_ * host_speed_ * 1'000 *
                       (e.step_us + e.sequence_us * d(s.sequences()) + (job_.tp * job_.pp > 1 ? e.parallel_step_us : 0));
   t.host_ns = host;
   if (e.overlap_host) {  // the step is as long as the longer of the two

@@ -7,6 +7,8 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <map>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -54,6 +56,8 @@ class StepCosts {  // tables of times of one job; not shared between threads
   std::vector<Operation> operations(const StepShape& shape, std::int64_t stage) const;
   static ExecGraph graph_of(const std::vector<Operation>& operations);
 
+  // Sequences are the same text (Workload::alike).
+  void set_alike(bool alike);
   // Factors on what kernels and on what the host takes (calibration).
   void scale(double gpu, double host);
   const ServeJob& job() const { return job_; }
@@ -72,16 +76,18 @@ class StepCosts {  // tables of times of one job; not shared between threads
   bool captured(const StepShape& shape) const;
   std::int64_t tokens_of(const StepShape& shape) const;
   std::int64_t rows_of(const StepShape& shape) const;
-  const Known& known(std::int64_t tokens, bool launched) const;
+  double distinct_of(const StepShape& shape) const;
+  const Known& known(const StepShape& shape, bool launched) const;
   const Block& head(std::int64_t rows, bool launched) const;
   Block stage_block(const StepShape& shape, std::int64_t stage) const;
 
   ServeJob job_;
   OperatorCosts operators_;
   NetworkModel network_;
-  double launch_ns_ = 0, operator_ns_ = 0, gpu_factor_ = 1, host_factor_ = 1;
+  double launch_ns_ = 0, operator_ns_ = 0, gpu_factor_ = 1, host_factor_ = 1, host_speed_ = 1;
+  bool alike_ = false;
   std::vector<std::array<Kind, 4>> stages_;
-  mutable std::unordered_map<std::int64_t, Known> known_;
+  mutable std::map<std::tuple<std::int64_t, std::int64_t, bool>, Known> known_;
   mutable std::unordered_map<std::int64_t, Block> heads_;
 };
 

@@ -22,7 +22,8 @@ struct Workload {
   std::vector<Request> requests;  // by arrival
   std::vector<std::uint64_t> prefixes;
   std::int64_t prefix_piece = 16;
-  bool timed = true;  // arrivals mean something: else all at once
+  bool timed = true;   // arrivals mean something: else all at once
+  bool alike = false;  // all prompts, and so all answers, are the same text: tokens of a step choose the same experts
 };
 
 enum class LengthKind : std::uint8_t { fixed, uniform, lognormal, exponential };
