@@ -39,6 +39,8 @@ struct EngineFacts {
   double exposed_us = 0;        // of it, what the GPU waits for though they overlap
   double parallel_step_us = 0;  // more where several processes share a model
   double request_us = 0;        // of a new request: tokenising, queues between processes; not in the GPU's way
+  // Products with one row by kernels of the engine's compiler: of the memory's bandwidth. 0 = as the laws say.
+  double matvec_share = 0;
   // A multiprocessor of products with one row, for kernels that do not reach the memory's bandwidth on any GPU; bytes
   // of weights a clock. 0 = as the laws say.
   double matvec_bytes_per_clock = 0;

@@ -128,6 +128,7 @@ constexpr FactField<Engine> kEngine[] = {
     {"exposed_us", &Engine::exposed_us, false, 0, 1e6},
     {"parallel_step_us", &Engine::parallel_step_us, false, 0, 1e6},
     {"request_us", &Engine::request_us, false, 0, 1e7},
+    {"matvec_share", &Engine::matvec_share, false, 0, 1},
     {"matvec_bytes_per_clock", &Engine::matvec_bytes_per_clock, false, 0, 1e4},
     {"shared_quantised_kv", &Engine::shared_quantised_kv},
     {"expert_sync", &Engine::expert_sync},

@@ -290,27 +290,32 @@ void Instance::account(const Batch& batch, const StepTime& t, double extra) {
   out_.max_batch = std::max(out_.max_batch, batch.shape.sequences());
 }
 
-void Instance::run(Batch batch, double now, double horizon) {
+// Of one of so many steps: it grows evenly in between.
+StepTime Instance::time_of(const StepShape& shape, std::int64_t steps) const {
+  StepTime t = costs_.step(shape);
+  if (steps < 2) return t;
+  StepShape last = shape;
+  last.decode_context += d((steps - 1) * last.decode_sequences);
+  const StepTime at_end = costs_.step(last);
+  const auto middle = [](double& a, double b) { a = (a + b) / 2; };
+  for (std::size_t k = 0; k < t.stage_ns.size(); ++k) middle(t.stage_ns[k], at_end.stage_ns[k]);
+  middle(t.before_ns, at_end.before_ns), middle(t.after_ns, at_end.after_ns);
+  middle(t.comm_ns, at_end.comm_ns), middle(t.doubt_ns, at_end.doubt_ns), middle(t.flops, at_end.flops);
+  return t;
+}
+
+// `step_ns`: what peers make a step last at least.
+void Instance::run(Batch batch, double now, double step_ns) {
   batch.begin = now;
-  batch.steps = steps_together(batch, now, horizon);
-  StepTime t = costs_.step(batch.shape);
-  double duration = t.total();
-  if (batch.steps > 1) {
+  const StepTime t = time_of(batch.shape, batch.steps);
+  if (batch.steps > 1)
     for (const Slot slot : running_) grow(slots_[slot], slots_[slot].computed + batch.steps);
-    StepShape last = batch.shape;
-    last.decode_context += d((batch.steps - 1) * last.decode_sequences);
-    const StepTime at_end = costs_.step(last);
-    // Even growth in between.
-    const auto middle = [](double& a, double b) { a = (a + b) / 2; };
-    for (std::size_t k = 0; k < t.stage_ns.size(); ++k) middle(t.stage_ns[k], at_end.stage_ns[k]);
-    middle(t.before_ns, at_end.before_ns), middle(t.after_ns, at_end.after_ns);
-    middle(t.comm_ns, at_end.comm_ns), middle(t.doubt_ns, at_end.doubt_ns), middle(t.flops, at_end.flops);
-    duration = d(batch.steps) * t.total();
-  }
   const double extra = swap_ns_;
   swap_ns_ = 0;
   if (job_.pp == 1) {
-    batch.end = now + extra + duration;
+    const double own = t.total(), waits = std::max(0.0, step_ns - own);
+    out_.time.idle += d(batch.steps) * waits;
+    batch.end = now + extra + d(batch.steps) * (own + waits);
     stage_free_.front() = batch.end;
   } else {
     double at = now + extra + t.before_ns;
@@ -395,27 +400,47 @@ void Instance::complete(const Batch& batch, std::vector<Handoff>& handoffs) {
   });
 }
 
-void Instance::act(double now, double horizon, std::vector<Handoff>& handoffs) {
+Instance::Planned Instance::settle_and_plan(double now, double horizon, std::vector<Handoff>& handoffs) {
   while (!flying_.empty() && flying_.front().end <= now) {
     const Batch batch = std::move(flying_.front());
     flying_.pop_front();
     complete(batch, handoffs);
   }
-  const auto most = static_cast<std::size_t>(job_.pp);
-  if (flying_.size() < most && stage_free_.front() <= now) {
-    Batch batch = plan();
-    if (!batch.parts.empty()) run(std::move(batch), now, horizon);
+  planned_ = {};
+  if (flying_.size() < static_cast<std::size_t>(job_.pp) && stage_free_.front() <= now) planned_ = plan();
+  if (planned_.parts.empty()) return {};
+  planned_.steps = steps_together(planned_, now, horizon);
+  return {planned_.shape, planned_.steps, true};
+}
+
+double Instance::duration(const StepShape& shape, std::int64_t steps) const { return time_of(shape, steps).total(); }
+
+void Instance::go(double now, std::int64_t other_tokens, std::int64_t steps, double step_ns) {
+  if (!planned_.parts.empty()) {
+    planned_.shape.other_tokens = other_tokens;
+    planned_.steps = steps;
+    run(std::move(planned_), now, step_ns);
+    planned_ = {};
+  } else if (step_ns > 0 && flying_.empty()) {  // empty steps beside the others'
+    stage_free_.front() = now + d(steps) * step_ns;
+    out_.time.idle += d(steps) * step_ns;
   }
+  const auto most = static_cast<std::size_t>(job_.pp);
   next_ = kNever;
   if (!flying_.empty()) {
     next_ = flying_.front().end;
     // Another batch can enter as soon as the first stage is free.
     if (flying_.size() < most && stage_free_.front() > now) next_ = std::min(next_, stage_free_.front());
   } else if (!waiting_.empty() || !running_.empty()) {
-    next_ = std::max(now, stage_free_.front());  // nothing could begin: cannot happen, simulate() refuses such requests
+    next_ = std::max(now, stage_free_.front());
   } else {
-    idle_since_ = now;
+    idle_since_ = std::max(now, stage_free_.front());
   }
+}
+
+void Instance::act(double now, double horizon, std::vector<Handoff>& handoffs) {
+  const Planned p = settle_and_plan(now, horizon, handoffs);
+  go(now, 0, p.steps, 0);
 }
 
 }  // namespace orrery

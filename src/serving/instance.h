@@ -39,6 +39,16 @@ class Instance {
   double next() const { return next_; }  // when it has something to do
   // Ends what ends now, begins what can begin. Steps are not taken together beyond `horizon`: the next arrival.
   void act(double now, double horizon, std::vector<Handoff>& handoffs);
+  // The same in two halves, for replicas that go in step because they share experts: what it would do next, and then
+  // the step, which lasts as long as the slowest needs.
+  struct Planned {
+    StepShape shape;
+    std::int64_t steps = 1;
+    bool any = false;
+  };
+  Planned settle_and_plan(double now, double horizon, std::vector<Handoff>& handoffs);
+  double duration(const StepShape& shape, std::int64_t steps) const;  // of a step
+  void go(double now, std::int64_t other_tokens, std::int64_t steps, double step_ns);
   // Requests that it has to do with.
   std::int64_t load() const { return running() + waiting(); }
   std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
@@ -81,7 +91,8 @@ class Instance {
   void admit(std::int64_t budget, std::int64_t most, Batch& batch);
   Batch plan();
   std::int64_t steps_together(const Batch& batch, double now, double horizon) const;
-  void run(Batch batch, double now, double horizon);
+  void run(Batch batch, double now, double step_ns);
+  StepTime time_of(const StepShape& shape, std::int64_t steps) const;
   void complete(const Batch& batch, std::vector<Handoff>& handoffs);
   void told(Sequence& s, std::int64_t tokens, std::int64_t steps, const Batch& batch);
   void account(const Batch& batch, const StepTime& t, double extra);
@@ -101,6 +112,7 @@ class Instance {
   std::vector<Slot> free_, running_;  // running_: in the order of admission
   std::deque<Sequence> waiting_;
   std::deque<Batch> flying_;
+  Batch planned_;
   std::vector<double> stage_free_;
   double next_ = kNever, swap_ns_ = 0, idle_since_ = 0;
   Blocked blocked_ = Blocked::no;

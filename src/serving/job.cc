@@ -63,6 +63,8 @@ Status check(const ServeJob& job) {
   if (job.prefill_replicas >= job.replicas && job.prefill_replicas > 0)
     return fail(fmt::format("{} of {} replicas prefill: none is left to decode", job.prefill_replicas, job.replicas),
                 "--prefill-replicas", "fewer of them, or more --replicas");
+  if (over_replicas && (job.pp > 1 || job.prefill_replicas > 0))
+    return fail("replicas that share experts go in step: no stages, no separate prefill", "--expert-parallel");
   if (job.weights == WeightFormat::fp8 && job.platform.gpu.fp8_tflops <= 0)
     return fail(job.platform.gpu.name + " has no products in fp8", "--quantize", "int8 or int4");
   if (job.max_model_len < 0 || job.kv_tokens < 0) return fail("negative", "--max-model-len or --kv-tokens");

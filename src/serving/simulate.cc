@@ -51,6 +51,29 @@ class Router {
   std::size_t first_, end_, turn_;
 };
 
+// One step of all replicas that share experts, as long as the slowest of them.
+void step_together(std::vector<Instance>& instances, const StepCosts& costs, double now, double horizon,
+                   std::vector<Handoff>& handoffs) {
+  std::vector<Instance::Planned> plans;
+  std::int64_t tokens = 0, steps = 1 << 20;
+  for (Instance& i : instances) {
+    plans.push_back(i.settle_and_plan(now, horizon, handoffs));
+    if (!plans.back().any) continue;
+    tokens += costs.tokens_of(plans.back().shape);
+    steps = std::min(steps, plans.back().steps);
+  }
+  if (tokens == 0) steps = 1;
+  double slowest = 0;
+  for (std::size_t k = 0; k < plans.size(); ++k) {
+    if (!plans[k].any) continue;
+    StepShape shape = plans[k].shape;
+    shape.other_tokens = tokens - costs.tokens_of(shape);
+    slowest = std::max(slowest, instances[k].duration(shape, steps));
+  }
+  for (std::size_t k = 0; k < plans.size(); ++k)
+    instances[k].go(now, tokens - costs.tokens_of(plans[k].shape), steps, slowest);
+}
+
 class Timeline {
  public:
   explicit Timeline(Simulation& out) : out_(out) {}
@@ -124,7 +147,7 @@ Simulation simulate(const StepCosts& costs, const ServeMemory& memory, const Wor
   std::stable_sort(order.begin(), order.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return out.requests[a].arrival < out.requests[b].arrival; });
 
-  const bool apart = job.prefill_replicas > 0;
+  const bool apart = job.prefill_replicas > 0, in_step = job.ep > job.tp;
   std::vector<Instance> instances;
   instances.reserve(static_cast<std::size_t>(job.replicas));
   for (std::int64_t k = 0; k < job.replicas; ++k)
@@ -163,7 +186,10 @@ Simulation simulate(const StepCosts& costs, const ServeMemory& memory, const Wor
                                }());
     const double horizon = more_may_come ? step : std::min(arrival, handoff);
     handoffs.clear();
-    instances[who].act(step, horizon, handoffs);
+    if (in_step)
+      step_together(instances, costs, step, horizon, handoffs);
+    else
+      instances[who].act(step, horizon, handoffs);
     for (const Handoff& h : handoffs) {
       double bytes = 0;
       const double ns = handoff_ns(job, net, out.requests[h.request].input, bytes);

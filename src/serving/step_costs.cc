@@ -95,7 +95,7 @@ class StepCosts::Writer {
     write_attention(w, 2 * w.batch * w.heads * w.keys * (w.head_dim + value_dim(w)));
   }
 
-  void after_attention(double tokens, bool experts, double distinct) {
+  void after_attention(double tokens, bool experts, double distinct, double others) {
     const double tp = d(job_.tp), heads = d(m_.heads) / tp;
     const double value = m_.kv_lora_rank > 0 ? d(m_.value_head_dim) : d(m_.head_dim);
     if (m_.kv_lora_rank > 0) gemm(Part::projection, tokens, value, d(m_.kv_lora_rank), heads);
@@ -105,7 +105,7 @@ class StepCosts::Writer {
     if (m_.layer_norms > 1) norm(tokens);
     for (std::int64_t k = 2; k < m_.layer_norms; ++k) norm(tokens);
     if (experts)
-      expert_mlp(tokens, distinct);
+      expert_mlp(tokens, distinct, others);
     else
       mlp(Part::mlp_up, Part::mlp_down, tokens, d(m_.ffn) / tp);
     reduce(tokens);
@@ -212,6 +212,9 @@ class StepCosts::Writer {
         break;
     }
     OperatorTime t = c_.operators_.gemm(w);
+    if (e_.matvec_share > 0 && m <= 1 && job_.weights != WeightFormat::int4)
+      t.ns = c_.operators_.memory(0).ns +
+             batch * n * k * weight_bytes(job_) / (e_.matvec_share * job_.platform.gpu.memory_gb_per_s);
     if (e_.matvec_bytes_per_clock > 0 && m <= 1) {
       const GpuFacts& gpu = job_.platform.gpu;
       const double rate = e_.matvec_bytes_per_clock * gpu.sms * std::max(gpu.boost_mhz, 1'000.0) / 1e3;
@@ -238,27 +241,26 @@ class StepCosts::Writer {
     linear(down, tokens, hidden(), ffn, batch);
   }
   // Tokens choose experts evenly and independently: so many are touched. `distinct` of them are not copies of others.
-  void expert_mlp(double tokens, double distinct) {
-    const double experts = d(m_.experts), chosen = d(m_.experts_per_token), ep = d(job_.ep);
-    // Replicas that share the experts go in step: what each has comes together.
-    const double share = d(std::max<std::int64_t>(1, job_.ep / job_.tp)), all = tokens * share;
+  // `others`: tokens of the replicas that share the experts; what each has comes together.
+  void expert_mlp(double tokens, double distinct, double others) {
+    const double experts = d(m_.experts), chosen = d(m_.experts_per_token), ep = d(job_.ep), all = tokens + others;
     gemm(Part::router, tokens, experts, hidden());
     // Softmax and the best of them, places of tokens sorted by expert, the weighted sum.
     memory(Part::router, MemoryKernel::softmax, 8 * tokens * experts, fused() ? 2 : 3);
-    exchange(all, share);
-    const double touched = std::max(1.0, experts / ep * (1 - std::pow(1 - chosen / experts, distinct * share)));
+    exchange(all);
+    const double touched = std::max(1.0, experts / ep * (1 - std::pow(1 - chosen / experts, distinct + others)));
     const double rows = all * chosen / ep / touched;
     if (e_.expert_sync)
       for (int i = 0; i < 3; ++i) read_back();
     mlp(Part::experts, Part::experts, rows, d(m_.expert_ffn) / std::max(1.0, d(job_.tp) / ep), touched);
     memory(Part::dispatch, MemoryKernel::elementwise, (chosen + 1) * element() * all * hidden() / ep);
-    exchange(all, share);
+    exchange(all);
     if (m_.shared_ffn > 0) mlp(Part::shared_experts, Part::shared_experts, tokens, d(m_.shared_ffn) / d(job_.tp));
   }
 
   // All tokens to all replicas that share experts, and their sums back: a gather and a scatter.
-  void exchange(double tokens, double replicas) {
-    if (replicas < 2) return;
+  void exchange(double tokens) {
+    if (job_.ep <= job_.tp) return;
     const PlatformFacts& p = job_.platform;
     const bool joined = p.nvlink_gb_per_s > 0 && !p.nvlink_in_pairs;
     const Placement where{job_.ep, std::clamp<std::int64_t>(joined ? p.nvlink_domain : p.gpus_per_node, 1, job_.ep)};
@@ -366,7 +368,7 @@ void StepCosts::set_alike(bool alike) {
 const StepCosts::Known& StepCosts::known(const StepShape& s, bool launched) const {
   const std::int64_t tokens = tokens_of(s);
   const double distinct = distinct_of(s);
-  const auto [it, added] = known_.try_emplace({tokens, static_cast<std::int64_t>(distinct), launched});
+  const auto [it, added] = known_.try_emplace({tokens, static_cast<std::int64_t>(distinct), s.other_tokens, launched});
   if (!added) return it->second;
   Known& k = it->second;
   std::vector<Operation> out;
@@ -377,8 +379,9 @@ const StepCosts::Known& StepCosts::known(const StepShape& s, bool launched) cons
     return block_of(out);
   };
   k.before = block([&] { w.before_attention(d(tokens)); });
-  k.after = block([&] { w.after_attention(d(tokens), false, distinct); });
-  if (job_.model.experts > 0) k.after_experts = block([&] { w.after_attention(d(tokens), true, distinct); });
+  k.after = block([&] { w.after_attention(d(tokens), false, distinct, d(s.other_tokens)); });
+  if (job_.model.experts > 0)
+    k.after_experts = block([&] { w.after_attention(d(tokens), true, distinct, d(s.other_tokens)); });
   k.embedding = block([&] { w.embedding(d(tokens)); });
   return k;
 }
@@ -427,7 +430,7 @@ std::vector<Operation> StepCosts::operations(const StepShape& s, std::int64_t st
       w.before_attention(tokens);
       w.prefill_attention(s, kind.windowed);
       w.decode_attention(s, kind.windowed);
-      w.after_attention(tokens, kind.experts, distinct_of(s));
+      w.after_attention(tokens, kind.experts, distinct_of(s), d(s.other_tokens));
     }
   }
   if (stage + 1 < job_.pp)

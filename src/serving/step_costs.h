@@ -26,6 +26,8 @@ struct StepShape {
   std::int64_t finishing = 0;  // of the pieces, those that end their prompt: they yield a token
   std::int64_t decode_sequences = 0;
   double decode_context = 0;  // sum of the tokens that each of them has in the cache
+  // Of other replicas that share the experts and go in step: their tokens pass this one's experts as well.
+  std::int64_t other_tokens = 0;
 
   std::int64_t sequences() const { return prefill_sequences + decode_sequences; }
 };
@@ -49,6 +51,7 @@ class StepCosts {  // tables of times of one job; not shared between threads
   explicit StepCosts(const ServeJob& job);
 
   StepTime step(const StepShape& shape) const;
+  std::int64_t tokens_of(const StepShape& shape) const;  // with those that were drafted
   // Of all stages together, by part.
   Block parts(const StepShape& shape) const;
   // The operators of one stage in their order, each as it is launched, and the same as a graph: a host thread that
@@ -63,6 +66,7 @@ class StepCosts {  // tables of times of one job; not shared between threads
   const ServeJob& job() const { return job_; }
 
  private:
+  bool captured(const StepShape& shape) const;
   struct Kind {  // layers that are alike
     bool experts = false, windowed = false;
     std::int64_t count = 0;
@@ -73,8 +77,6 @@ class StepCosts {  // tables of times of one job; not shared between threads
   };
   class Writer;
 
-  bool captured(const StepShape& shape) const;
-  std::int64_t tokens_of(const StepShape& shape) const;
   std::int64_t rows_of(const StepShape& shape) const;
   double distinct_of(const StepShape& shape) const;
   const Known& known(const StepShape& shape, bool launched) const;
@@ -87,7 +89,7 @@ class StepCosts {  // tables of times of one job; not shared between threads
   double launch_ns_ = 0, operator_ns_ = 0, gpu_factor_ = 1, host_factor_ = 1, host_speed_ = 1;
   bool alike_ = false;
   std::vector<std::array<Kind, 4>> stages_;
-  mutable std::map<std::tuple<std::int64_t, std::int64_t, bool>, Known> known_;
+  mutable std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, bool>, Known> known_;
   mutable std::unordered_map<std::int64_t, Block> heads_;
 };
 
