@@ -45,6 +45,7 @@ struct EngineFacts {
   // of weights a clock. 0 = as the laws say.
   double matvec_bytes_per_clock = 0;
   bool shared_quantised_kv = true;  // grouped heads read keys and values of fewer bits once; false: once for each head
+  bool shared_kv_on_amd = true;     // the same of any cache on AMD's GPUs
   bool expert_sync = false;         // the host reads the chosen experts back before each of their products
   double int8_unpack_ops = 0;   // instructions of an ordinary core to widen an int8 weight; 0 = hidden
   std::string source = {}, sure = {};

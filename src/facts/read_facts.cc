@@ -131,6 +131,7 @@ constexpr FactField<Engine> kEngine[] = {
     {"matvec_share", &Engine::matvec_share, false, 0, 1},
     {"matvec_bytes_per_clock", &Engine::matvec_bytes_per_clock, false, 0, 1e4},
     {"shared_quantised_kv", &Engine::shared_quantised_kv},
+    {"shared_kv_on_amd", &Engine::shared_kv_on_amd},
     {"expert_sync", &Engine::expert_sync},
     {"int8_unpack_ops", &Engine::int8_unpack_ops, false, 0, 1e3},
 };

@@ -286,7 +286,9 @@ class StepCosts::Writer {
       w.kv_heads = std::max(1.0, d(m_.kv_heads) / d(job_.tp)), w.head_dim = d(m_.head_dim);
     }
     w.kernel = AttentionKernel::flash2;
-    w.shared_kv = job_.kv_bytes <= 0 || e_.shared_quantised_kv;
+    const Architecture a = c_.operators_.architecture();
+    const bool amd = a == Architecture::cdna2 || a == Architecture::cdna3;
+    w.shared_kv = (job_.kv_bytes <= 0 || e_.shared_quantised_kv) && (!amd || e_.shared_kv_on_amd);
     return w;
   }
   static double value_dim(const AttentionWork& w) { return w.value_head_dim > 0 ? w.value_head_dim : w.head_dim; }
