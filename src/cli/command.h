@@ -73,5 +73,6 @@ Result<int> run_estimate(const Args& args);  // estimate.cc
 Result<int> run_plan(const Args& args);      // plan.cc
 Result<int> run_dissect(const Args& args);
 Result<int> run_synth(const Args& args);  // synth.cc
+Command loadgen_command();
 
 }  // namespace orrery

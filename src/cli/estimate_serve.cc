@@ -5,6 +5,7 @@
 #include "base/progress.h"
 #include "cli/serve_options.h"
 #include "reports/serve.h"
+#include "serving/calibrate.h"
 
 namespace orrery {
 namespace {
@@ -37,6 +38,24 @@ Result<int> run_estimate_serve(const Args& args, const RunOptions& options) {
   progress.stage("serving");
   StepCosts costs(job);
   costs.set_alike(asked->workload.alike);
+  std::vector<Section> calibration;
+  double factor = 1;
+  if (const auto it = args.options.find("--calibrate"); it != args.options.end()) {
+    if (it->second.size() > 1) return fail("is given twice", "--calibrate", "one result of loadgen");
+    const auto run = read_measured_run(it->second.front());
+    if (!run) return tl::unexpected(run.error());
+    const auto facts = calibrate_service(*run, service->job, costs, service->options);
+    if (!facts) return tl::unexpected(facts.error());
+    factor = facts->front().after;
+    calibration.push_back(service_calibration_section(*facts));
+  }
+  const auto costs_at = [&](double by) {
+    StepCosts c(job);
+    c.set_alike(asked->workload.alike);
+    c.scale(factor * by, factor * by);
+    return c;
+  };
+  costs = costs_at(1);
   service->options.seed = asked->seed;
   ServeAnswer answer;
   answer.level = service->level;
@@ -48,10 +67,8 @@ Result<int> run_estimate_serve(const Args& args, const RunOptions& options) {
   answer.relative_error = t.gpu + t.host > 0 ? t.doubt / (t.gpu + t.host) : 0;
   // Laws err alike over a run: all steps are slower, or all are quicker.
   for (const bool slower : {false, true}) {
-    StepCosts other(job);
-    other.set_alike(asked->workload.alike);
     const double by = std::max(0.05, 1 + (slower ? k90 : -k90) * answer.relative_error);
-    other.scale(by, by);
+    const StepCosts other = costs_at(by);
     const Simulation run = simulate(other, memory, asked->workload, service->options);
     (slower ? answer.slower : answer.quicker) = figures_of(run.requests, run.itl);
   }
@@ -64,6 +81,7 @@ Result<int> run_estimate_serve(const Args& args, const RunOptions& options) {
   for (std::string& text : asked->assumptions) assumptions.push_back(std::move(text));
   Document d = serve_document(costs, memory, answer, assumptions);
   d.notes.merge(notes);
+  for (Section& s : calibration) d.sections.push_back(std::move(s));
   progress.finish();
   const auto status = emit(d, options);
   if (!status) return status;

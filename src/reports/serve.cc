@@ -286,6 +286,14 @@ void add_serving_figures(const ServingFigures& f, std::vector<Section>& sections
   sections.push_back(std::move(cdf));
 }
 
+Section service_calibration_section(const std::vector<ServiceFactor>& facts) {
+  Section s{.key = "calibration", .title = "Calibrated by a measured run", .table = {}};
+  s.table.columns = {{.key = "fact"}, {.key = "unit"}, {.key = "before"}, {.key = "after"}, {.key = "events"}};
+  for (const ServiceFactor& f : facts)
+    s.table.rows.push_back({f.fact, f.unit, f.before, f.after, static_cast<std::int64_t>(f.events)});
+  return s;
+}
+
 Section engines_section(const std::vector<EngineFacts>& engines) {
   Section s{.key = "engines", .title = "Engines", .table = {}};
   s.table.columns = {{.key = "name"},

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "data/table.h"
-#include "serving/summary.h"
+#include "serving/calibrate.h"
 
 namespace orrery {
 
@@ -21,6 +21,9 @@ struct ServeAnswer {
   double price_per_gpu_hour = 0;  // 0 = not asked
   double rate = 0;                // asked; 0 = all at once
 };
+
+// What --calibrate changed.
+Section service_calibration_section(const std::vector<ServiceFactor>& facts);
 
 // `--engine list`.
 Section engines_section(const std::vector<EngineFacts>& engines);
