@@ -47,7 +47,7 @@ struct EngineFacts {
   bool shared_quantised_kv = true;  // grouped heads read keys and values of fewer bits once; false: once for each head
   bool shared_kv_on_amd = true;     // the same of any cache on AMD's GPUs
   bool expert_sync = false;         // the host reads the chosen experts back before each of their products
-  double int8_unpack_ops = 0;   // instructions of an ordinary core to widen an int8 weight; 0 = hidden
+  double int8_unpack_ops = 0;       // instructions of an ordinary core to widen an int8 weight; 0 = hidden
   std::string source = {}, sure = {};
   std::string note = {};
   std::vector<std::string> aliases = {};

@@ -258,8 +258,9 @@ std::int64_t Instance::steps_together(const Batch& batch, double now, double hor
   while (k > 1 && blocks_of_steps(k) > cache_.available()) k /= 2;
   // Steps that begin before the next arrival cannot know of it; somebody who waits already comes first anyhow.
   if (waiting_.empty() && k > 1 && horizon < kNever) {
-    const double step = costs_.step(batch.shape).total();
+    const double step = time_of(batch.shape, 1).total();
     k = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil((horizon - now) / step)), 1, k);
+    while (k > 1 && d(k - 1) * time_of(batch.shape, k - 1).total() >= horizon - now) --k;
   }
   return k;
 }
