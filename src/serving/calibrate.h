@@ -22,8 +22,9 @@ struct ServiceFactor {
 
 // The measured requests are simulated as they came. Steps take so many times as long that the mean time per token is
 // the measured one; what is left of the time to the first token is request_us. Changes `costs` and
-// `job.engine.request_us`, which is that of the job that is estimated, whatever its own workload. Errors: requests of a
-// single token alone; more than 20 times quicker or slower than the estimate.
+// `job.engine.request_us`, which is that of the job that is estimated, whatever its own workload. Of the first tokens
+// the quickest tenth is compared: of requests that did not wait for others. Errors: requests of a single token alone;
+// more than 20 times quicker or slower than the estimate.
 Result<std::vector<ServiceFactor>> calibrate_service(const MeasuredRun& run, ServeJob& job, StepCosts& costs,
                                                      const ServeOptions& options);
 

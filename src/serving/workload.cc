@@ -115,6 +115,9 @@ double Random::gamma(double shape) {  // Marsaglia and Tsang
 
 Result<LengthDistribution> read_length_distribution(const std::string& text, const std::string& where) {
   const std::string advice = "N, uniform:A,B, lognormal:MEAN[,SIGMA[,LEAST[,MOST]]] or exponential:MEAN[,LEAST[,MOST]]";
+  std::string shown = text.substr(0, 64);
+  std::replace_if(
+      shown.begin(), shown.end(), [](unsigned char c) { return c < ' '; }, ' ');
   const std::size_t colon = text.find(':');
   const std::string word = colon == std::string::npos ? "fixed" : text.substr(0, colon);
   std::string rest = colon == std::string::npos ? text : text.substr(colon + 1);
@@ -130,7 +133,7 @@ Result<LengthDistribution> read_length_distribution(const std::string& text, con
   } else if (word == "exponential") {
     d.kind = LengthKind::exponential, places = {&d.mean, &d.least, &d.most};
   } else {
-    return fail("not known: " + text, where, advice);
+    return fail("not known: " + shown, where, advice);
   }
   const auto named = [&](const std::string& name) -> double* {
     if (name == "mean") return &d.mean;
@@ -152,18 +155,18 @@ Result<LengthDistribution> read_length_distribution(const std::string& text, con
       place = places[given];
     }
     if (place == nullptr || read_double(item, *place) != NumberState::ok)
-      return fail("not a distribution of lengths: " + text, where, advice);
+      return fail("not a distribution of lengths: " + shown, where, advice);
     ++given;
   }
   if (d.kind == LengthKind::uniform) {
-    if (given < 2) return fail("not a distribution of lengths: " + text, where, advice);
+    if (given < 2) return fail("not a distribution of lengths: " + shown, where, advice);
     d.mean = (d.least + d.most) / 2;
   }
   if (d.kind == LengthKind::fixed) d.most = std::max(d.most, d.mean);
   if (!(d.least >= 1 && d.least <= d.most && d.most <= 1 << 24 && d.mean >= 1 && d.sigma > 0 && d.sigma <= 10))
-    return fail("lengths are 1 to 16777216 tokens, the least not above the most: " + text, where, advice);
+    return fail("lengths are 1 to 16777216 tokens, the least not above the most: " + shown, where, advice);
   if (d.kind != LengthKind::fixed && d.kind != LengthKind::uniform && (d.mean <= d.least || d.mean >= d.most))
-    return fail("the mean is not between the least and the most: " + text, where, advice);
+    return fail("the mean is not between the least and the most: " + shown, where, advice);
   return d;
 }
 
