@@ -27,9 +27,10 @@ struct EngineFacts {
   std::int64_t max_num_seqs = 256, max_batched_tokens = 8192;
   bool step_covers_context = false;  // max_batched_tokens is at least the model's context
   double gpu_memory_utilization = 0.9;
-  double reserved_gib = 0;            // a GPU: CUDA context, workspaces and graphs, beside weights and activations
-  bool prefix_caching = false;        // blocks of earlier prompts are found again
-  bool custom_all_reduce = false;     // kernels of its own over NVLink for small messages
+  double reserved_gib = 0;         // a GPU: CUDA context, workspaces and graphs, beside weights and activations
+  bool prefix_caching = false;     // blocks of earlier prompts are found again
+  bool custom_all_reduce = false;  // kernels of its own over NVLink for small messages
+  bool custom_all_reduce_on_amd = true;
   std::int64_t cuda_graph_batch = 0;  // the largest batch that is captured for decoding; 0 = every kernel is launched
   bool cuda_graph_prefill = false;    // steps with prompts as well, between attentions
   bool overlap_host = false;          // the host prepares the next step while the GPU runs this one

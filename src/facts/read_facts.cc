@@ -120,6 +120,7 @@ constexpr FactField<Engine> kEngine[] = {
     {"reserved_gib", &Engine::reserved_gib, false, 0, 1e3},
     {"prefix_caching", &Engine::prefix_caching},
     {"custom_all_reduce", &Engine::custom_all_reduce},
+    {"custom_all_reduce_on_amd", &Engine::custom_all_reduce_on_amd},
     {"cuda_graph_batch", &Engine::cuda_graph_batch, false, 0, 1e6},
     {"cuda_graph_prefill", &Engine::cuda_graph_prefill},
     {"overlap_host", &Engine::overlap_host},

@@ -137,6 +137,10 @@ class StepCosts::Writer {
  private:
   double element() const { return std::max(2.0, bytes_of(job_.precision)); }
   double hidden() const { return d(m_.hidden); }
+  bool amd() const {
+    const Architecture a = c_.operators_.architecture();
+    return a == Architecture::cdna2 || a == Architecture::cdna3;
+  }
   bool fused() const { return e_.kernels == "fused"; }
   bool unfused() const { return e_.kernels == "unfused"; }
   Placement placement() const {
@@ -181,8 +185,9 @@ class StepCosts::Writer {
   void reduce(double tokens) {
     if (job_.tp < 2) return;
     const double bytes = element() * tokens * hidden();
-    communication(all_reduce_ns(job_.platform, c_.network_, bytes, placement(), e_.custom_all_reduce),
-                  TransferKind::all_reduce, bytes);
+    const bool custom = e_.custom_all_reduce && (!amd() || e_.custom_all_reduce_on_amd);
+    communication(all_reduce_ns(job_.platform, c_.network_, bytes, placement(), custom), TransferKind::all_reduce,
+                  bytes);
   }
 
   void gemm(Part part, double m, double n, double k, double batch = 1) {
@@ -286,9 +291,7 @@ class StepCosts::Writer {
       w.kv_heads = std::max(1.0, d(m_.kv_heads) / d(job_.tp)), w.head_dim = d(m_.head_dim);
     }
     w.kernel = AttentionKernel::flash2;
-    const Architecture a = c_.operators_.architecture();
-    const bool amd = a == Architecture::cdna2 || a == Architecture::cdna3;
-    w.shared_kv = (job_.kv_bytes <= 0 || e_.shared_quantised_kv) && (!amd || e_.shared_kv_on_amd);
+    w.shared_kv = (job_.kv_bytes <= 0 || e_.shared_quantised_kv) && (!amd() || e_.shared_kv_on_amd);
     return w;
   }
   static double value_dim(const AttentionWork& w) { return w.value_head_dim > 0 ? w.value_head_dim : w.head_dim; }
