@@ -111,7 +111,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "estimate serve --model llama-2-7b --platform h100 --lengths no/such/file",
                       "estimate serve --model llama-2-7b --platform h100 --calibrate README.md",
                       "estimate serve --model llama-2-7b --platform h100 --lengths README.md --input-tokens 3",
-                      "loadgen", "loadgen --url localhost", "loadgen --url http://127.0.0.1:1",
+                      "estimate serve --model llama-2-70b --platform 8xL40S --tp 16", "loadgen",
+                      "loadgen --url localhost", "loadgen --url http://127.0.0.1:1",
                       "loadgen --url http://127.0.0.1:1 --model m --requests 1",
                       "loadgen --url http://127.0.0.1:1 --api words", "loadgen --url http://h --header x"));
 

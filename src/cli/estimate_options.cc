@@ -183,7 +183,8 @@ std::vector<OptionSpec> job_options() {
        "how the attention is computed (default: flash, as the framework has it; also flash1, flash2, flash3, "
        "cudnn, triton, xformers)",
        Takes::word},
-      {"--quantize", "none|int8|nf4|gptq", "weights kept in fewer bits, which then do not learn", Takes::word},
+      {"--quantize", "none|int8|nf4|gptq",
+       "weights kept in fewer bits, which then do not learn; serve: none, fp8, int8, int4, awq or gptq", Takes::word},
       {"--method", "full|lora|qlora|prompt", "what learns in fine-tuning", Takes::word},
       {"--lora-rank", "N", "rank of the adapters (default: 8)", Takes::word},
       {"--lora-dropout", "on|off", "dropout before the adapters (default: off)", Takes::word},

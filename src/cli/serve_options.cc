@@ -16,6 +16,10 @@ constexpr Choice<Precision> kPrecisions[] = {{"bf16", Precision::bf16},
                                              {"fp32", Precision::fp32},
                                              {"float16", Precision::fp16},
                                              {"bfloat16", Precision::bf16}};
+// --precision of fewer bits is that of the weights.
+WeightFormat narrow(const std::string& precision) {
+  return precision == "fp8" ? WeightFormat::fp8 : precision == "int8" ? WeightFormat::int8 : WeightFormat::int4;
+}
 constexpr Choice<WeightFormat> kFormats[] = {{"none", WeightFormat::same}, {"fp8", WeightFormat::fp8},
                                              {"int8", WeightFormat::int8}, {"int4", WeightFormat::int4},
                                              {"awq", WeightFormat::int4},  {"gptq", WeightFormat::int4}};
@@ -228,12 +232,15 @@ Result<DescribedService> described_service(const Args& args) {
   const bool half = job.platform.gpu.bf16_tflops <= 0;
   if (half) job.precision = Precision::fp16;
 
+  const std::string precision = args.value("--precision");
+  const bool is_narrow = precision == "fp8" || precision == "int8" || precision == "int4";
+  if (is_narrow) job.weights = narrow(precision);
   bool nvlink = true, chunked = e.scheduling == "chunked";
   double drafts = 0;
   if (const Status ok =
           all_of({whole(args, "--gpus-per-node", job.platform.gpus_per_node),
                   read_layout(args, job),
-                  choose(args, "--precision", kPrecisions, job.precision),
+                  is_narrow ? Status{} : choose(args, "--precision", kPrecisions, job.precision),
                   choose(args, "--quantize", kFormats, job.weights),
                   whole(args, "--group-size", job.group, 1 << 20),
                   choose(args, "--kv-cache-dtype", kCaches, job.kv_bytes),

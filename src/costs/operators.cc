@@ -134,7 +134,6 @@ double peak_flop_per_ns(const GpuFacts& gpu, Precision p) {
 
 OperatorCosts::OperatorCosts(const GpuFacts& gpu)
     : gpu_(gpu), architecture_(architecture_of(gpu)), doubt_(doubt_of(gpu, architecture_)) {
-  if (is_geforce(gpu, architecture_)) gpu_.memory_gb_per_s *= kWithoutInlineEcc;
   for (std::size_t i = 0; i < gemm_.size(); ++i) gemm_[i] = &gemm_fit(architecture_, static_cast<Precision>(i));
 }
 
@@ -144,7 +143,7 @@ OperatorTime OperatorCosts::gemm(const GemmWork& w) const {
   GemmOnGpu on;
   on.peak = peak_flop_per_ns(gpu_, w.precision);
   on.multiprocessors = std::max(1, gpu_.sms);
-  on.bandwidth = gpu_.memory_gb_per_s;
+  on.bandwidth = gpu_.memory_gb_per_s * (is_geforce(gpu_, architecture_) ? kWithoutInlineEcc : 1);
   on.cache_bytes = gpu_.l2_mib * 1e6;
   on.a_bytes = element;
   on.b_bytes = w.weight_bytes > 0 ? w.weight_bytes : element;

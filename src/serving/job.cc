@@ -4,7 +4,25 @@
 
 #include <algorithm>
 
+#include "estimate/operations.h"
+
 namespace orrery {
+namespace {
+
+// Whether GPUs of a group of `members` can talk, as far as the platform is known.
+Status reachable(const ServeJob& job, std::int64_t members, const char* option) {
+  const PlatformFacts& p = job.platform;
+  const bool joined = p.nvlink_gb_per_s > 0 && !p.nvlink_in_pairs;
+  const std::int64_t server = std::max<std::int64_t>(1, joined ? p.nvlink_domain : p.gpus_per_node);
+  if (members < 2) return {};
+  const NetworkModel net = network_of(p, p.gpus_per_node);
+  if (transfer_ns(net, Pattern::all_reduce, 1e6, {members, std::min(members, server)}) >= 0) return {};
+  return fail(members > server ? "the platform's network between servers is not known"
+                               : "the platform's links between GPUs are not known",
+              option, "fewer GPUs, or a platform file with nic_gb_per_s (docs/formats/facts.md)");
+}
+
+}  // namespace
 
 std::string_view name_of(WeightFormat f) {
   switch (f) {
@@ -65,6 +83,10 @@ Status check(const ServeJob& job) {
                 "--prefill-replicas", "fewer of them, or more --replicas");
   if (over_replicas && (job.pp > 1 || job.prefill_replicas > 0))
     return fail("replicas that share experts go in step: no stages, no separate prefill", "--expert-parallel");
+  if (const Status ok = reachable(job, job.tp, "--tp"); !ok) return ok;
+  if (const Status ok = reachable(job, job.pp > 1 ? job.tp * job.pp : 1, "--pp"); !ok) return ok;
+  if (const Status ok = reachable(job, job.ep, "--expert-parallel"); !ok) return ok;
+  if (const Status ok = reachable(job, job.prefill_replicas > 0 ? job.gpus() : 1, "--prefill-replicas"); !ok) return ok;
   if (job.weights == WeightFormat::fp8 && job.platform.gpu.fp8_tflops <= 0)
     return fail(job.platform.gpu.name + " has no products in fp8", "--quantize", "int8 or int4");
   if (job.max_model_len < 0 || job.kv_tokens < 0) return fail("negative", "--max-model-len or --kv-tokens");
