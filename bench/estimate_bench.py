@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How far `orrery estimate train|finetune` is from published, measured numbers.
+"""How far `orrery estimate train|finetune|serve` is from published, measured numbers.
 
   bench/estimate_bench.py build/orrery [DIRECTORY] [TABLE ...] [--worst N] [--calls]
 
@@ -294,7 +294,103 @@ def vectorlm(row):
     return "finetune", a, "tokens", row.value, 20
 
 
+def inference_bench(row):
+    # Offline batches, all prompts alike, timed to the last token. A100: Polaris, four of 40 GB a node. vLLM 0.5 by its LLM
+    # class; TensorRT-LLM by run.py. llama.cpp by `llama-bench -b BATCH`: one sequence, whose prompt goes in by BATCH tokens.
+    gpus = {"A100": "a100-sxm4-40gb", "H100": "h100-sxm5-80gb", "GH200": "gh200-96gb", "MI300X": "mi300x"}
+    gpu = next((name for key, name in gpus.items() if key + " " in row.gpu + " "), None)
+    if row.metric != "latency" or gpu is None:
+        return None
+    engine = row.raw["technique"].split(";")[0]
+    kind = row.raw["technique"]
+    names = {"vLLM": "vllm-v0", "TensorRT-LLM": "tensorrt-llm-0.9", "Deepspeed-MII": "deepspeed-mii", "llama.cpp": "llama.cpp"}
+    a = ["--model", row.raw["model"], "--platform", f"{row.gpus}x{gpu}", "--engine", names[engine], "--precision", "fp16"]
+    batch = row.b["batch"]
+    tokens = re.search(r"in=out=(\d+)", row.raw["batch"])
+    sizes = (tokens.group(1), tokens.group(1)) if tokens else (row.b["in"], row.b["out"])
+    a += ["--input-tokens", sizes[0], "--output-tokens", sizes[1]]
+    if engine == "llama.cpp":
+        a += ["--requests", "1", "--max-batched-tokens", batch]
+    else:
+        a += ["--requests", batch]
+    tp, pp, ep = row.gpus, 1, 1
+    if "Hybrid TP = 2 and EP = 2" in kind:
+        ep = 2
+    elif re.search(r"Hyb.*(PP = 2|Pipeline \(2\))", kind):
+        tp, pp = 2, 2
+    elif "Pipeline" in kind or kind.endswith(";PP"):
+        tp, pp = 1, row.gpus
+    elif kind.endswith(";EP"):
+        ep = row.gpus
+    if engine == "llama.cpp":
+        a += ["--gpus", str(row.gpus)]
+    else:
+        a += ["--tp", str(tp), "--pp", str(pp), "--expert-parallel", str(ep)]
+    if engine in ("TensorRT-LLM", "Deepspeed-MII"):  # run.py and pipeline.py: one prompt, as often as the batch asks
+        a += ["--identical-prompts", "on"]
+    weight = re.search(r"Weight = (\w+), KV Cache = (\w+)", kind)
+    if weight:
+        a += ["--quantize", {"fp16": "none"}.get(weight.group(1), weight.group(1))]
+        a += ["--kv-cache-dtype", {"fp16": "auto"}.get(weight.group(2), weight.group(2))]
+    if "kv_block" in row.t:
+        a += ["--block-size", str(row.t["kv_block"])]
+    return "serve", a, "latency_ms", row.value * 1000, 15
+
+
+def ended_early(row, answer):
+    """Whether an answer cannot have had all its tokens: quicker than the weights can be read for each (a quarter of them, of
+    experts)."""
+    bandwidth = {"A100": 1555, "H100": 3350, "GH200": 4000, "MI300X": 5300}
+    gpu = next((v for k, v in bandwidth.items() if k + " " in row.gpu + " "), None)
+    if gpu is None or "out" not in row.b or "answer-cut" in [n["name"] for n in answer["notes"]]:
+        return False
+    weights = answer["memory_gib_per_gpu"]["weights"] * 1.0737
+    return row.value < (0.25 if "Mixtral" in row.raw["model"] else 0.9) * weights / gpu * float(row.b["out"])
+
+
+def gpt_fast(row):
+    # generate.py: a prompt of five tokens, 200 more.
+    if row.metric != "tokens/s":
+        return None
+    platform = "mi250x-gcd" if "MI250X" in row.gpu else "a100-sxm4-80gb"
+    a = ["--model", row.raw["model"], "--platform", f"{row.gpus}x{platform}", "--engine", "gpt-fast", "--tp", str(row.gpus)]
+    a += ["--requests", "1", "--input-tokens", "5", "--output-tokens", "200"]
+    kind = row.raw["technique"]
+    if "8-bit" in kind or "int8" in kind:
+        a += ["--quantize", "int8"]
+    if "4-bit" in kind:
+        a += ["--quantize", "int4", "--group-size", "32"]
+    return "serve", a, "output_tokens", row.value, 12
+
+
+def servingsim(row):
+    # Its workload generator keeps prompts of at least 256 and answers of at least 512 tokens; the answers that there are
+    # go up to some 790. Arrivals: --sps, Poisson.
+    metric = re.match(r"(TTFT|TPOT|Latency) (Mean|Median|P90|P95|P99)|output tokens/s", row.metric)
+    if not metric:
+        return None
+    platform = {"RTX 4090": "rtx4090-1x", "RTXPRO6000": "rtx-pro-6000-1x"}
+    name = next(v for k, v in platform.items() if k in row.gpu)
+    a = ["--model", row.raw["model"], "--platform", name, "--engine", "vllm", "--tp", "1", "--requests", row.b["requests"]]
+    a += ["--rate", re.search(r"sps(\d+)", row.raw["batch"]).group(1)]
+    a += ["--max-num-seqs", row.t["max_num_seqs"], "--max-batched-tokens", row.t["max_batched_tokens"]]
+    if "Qwen3-30B" in row.raw["model"]:  # its meta.json: data_parallel_size 2, enable_expert_parallel
+        a[3] = "2xRTX-PRO-6000"
+        a += ["--replicas", "2", "--expert-parallel", "2", "--routing", "least-loaded"]
+    if row.t["kv_tokens"] != "None":
+        a += ["--kv-tokens", row.t["kv_tokens"]]
+    mean_out = float(row.b["mean out"])
+    a += ["--input-tokens", f"exponential:{row.b['mean in']},256,16384", "--output-tokens", f"uniform:512,{2 * mean_out - 512:.0f}"]
+    if metric.group(1) is None:
+        return "serve", a, "output_tokens", row.value, 20
+    key = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "Latency": "latency_ms"}[metric.group(1)]
+    return "serve", a, key + "." + {"Mean": "mean", "Median": "p50"}.get(metric.group(2), metric.group(2).lower()), row.value, 20
+
+
 TABLES = {
+    "llm_inference_bench": inference_bench,
+    "gpt_fast": gpt_fast,
+    "llmservingsim_vllm": servingsim,
     "megatron": megatron,
     "korthikanti": korthikanti,
     "vtrain_train": vtrain,
@@ -316,6 +412,11 @@ def ask(tool, command, arguments):
 
 
 def predicted(row, answer, what):
+    if "ttft_ms" in answer:  # serve
+        if what == "output_tokens":
+            return answer["output_tokens_per_s"]
+        key, _, quantile = what.partition(".")
+        return answer[key][quantile or "max"]
     memory = answer["memory_gib_per_gpu"]
     seconds = answer["iteration_ms"] / 1000
     return {
@@ -366,10 +467,17 @@ def main():
                 if answer is None:
                     refused.setdefault(re.sub(r"\d+", "N", error), []).append(row.label())
                     continue
+                if table == "llm_inference_bench" and ended_early(row, answer):
+                    refused.setdefault("the measured answers ended early (quicker than the weights can be read)", []).append(row.label())
+                    continue
                 key = (what, target) if table != "vtrain_train" else (row.raw["table"][:25], target)
+                if table == "llm_inference_bench":
+                    key = (re.sub(r"^\d+x(Nvidia|AMD) | GPU$", "", row.platform) + " " + row.raw["technique"].split(";")[0], target)
                 got = predicted(row, answer, what)
                 call = " ".join(["estimate", command, *arguments])
                 groups.setdefault(key, []).append((100 * (got / value - 1), got, value, row.label(), answer["binds"], call))
+        if table == "llm_inference_bench":  # all together, and by part
+            groups = {("all", 15): [f for found in groups.values() for f in found], **groups}
         for (what, target), found in groups.items():
             errors = [e[0] for e in found]
             mean = sum(abs(e) for e in errors) / len(errors)

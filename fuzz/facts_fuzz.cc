@@ -54,6 +54,7 @@ void read(const FactFile& file) {
   if (const auto h = host_of(file, known); good(h)) require(h->cores > 0);
   if (const auto l = link_of(file, known); good(l)) require(l->gb_per_s > 0);
   if (const auto p = platform_of(file, known); good(p)) check(*p);
+  if (const auto e = engine_of(file, known); good(e)) require(e->block_size > 0 && e->max_num_seqs > 0);
 }
 
 }  // namespace

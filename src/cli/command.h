@@ -75,6 +75,7 @@ Result<int> run_estimate(const Args& args);  // estimate.cc
 Result<int> run_plan(const Args& args);      // plan.cc
 Result<int> run_dissect(const Args& args);
 Result<int> run_synth(const Args& args);  // synth.cc
+Command loadgen_command();
 
 Command jobs_command();  // jobs_command.cc
 

@@ -5,6 +5,7 @@
 #include "cli/common_options.h"
 #include "cli/estimate_ops.h"
 #include "cli/estimate_options.h"
+#include "cli/serve_options.h"
 #include "cli/synth.h"
 
 namespace orrery {
@@ -211,7 +212,7 @@ std::vector<Command> make_commands() {
        .run = run_diff},
       {.name = "estimate",
        .summary = "what a job would cost, without a trace",
-       .operands = "train|finetune|ops",
+       .operands = "train|finetune|serve|ops",
        .least = 1,
        .most = 1,
        .description =
@@ -221,10 +222,16 @@ std::vector<Command> make_commands() {
            "docs/model.md has the laws, their sources and how far they are off.\n\n"
            "--model list and --platform list name what is known; a file of your own (docs/formats/facts.md) goes "
            "wherever a name goes.\n\n"
+           "serve: requests served one by one by an engine (--engine list): continuous batching, a paged KV cache, "
+           "preemption, replicas behind a router. Rates, latencies and their quantiles, what the cache held, what "
+           "binds, "
+           "the highest rate that keeps a service level (--slo), cost per token (--price). --calibrate takes the "
+           "result "
+           "of `orrery loadgen`. docs/model.md, \"Serving\".\n\n"
            "ops: times of single operators on a platform, those of --model (matrix products, attention, kernels that "
            "move data, copies, collectives of --gpus GPUs) or those that are asked for; there --attention takes "
            "KEY=VALUE,... of a shape (docs/model.md, \"Operators\").",
-       .options = with(with(job_options(), ops_options()),
+       .options = with(with(with(with(job_options(), ops_options()), serve_options()), workload_options()),
                        {calibrate_option(),
                         {"--scaling", "N,...", "tokens per second on so many GPUs, the replicas changed", Takes::word},
                         kCsv,
@@ -232,7 +239,9 @@ std::vector<Command> make_commands() {
                         kQuiet,
                         kThreads,
                         kHelp}),
-       .when_incomplete = "the job does not fit into the memory of a GPU; the time is what it would take if it did",
+       .when_incomplete =
+           "the job does not fit into the memory of a GPU; the time is what it would take if it did. serve: "
+           "some requests are too long and were refused",
        .examples = {{"A 7B model on one server of eight GPUs:",
                      "orrery estimate train --model llama-2-7b --platform a800-8x --gpus 8 --zero 2 --framework "
                      "deepspeed"},
@@ -242,6 +251,12 @@ std::vector<Command> make_commands() {
                     {"A 70B model over tensor parallelism and a pipeline:",
                      "orrery estimate train --model llama-2-70b --platform dgx-h100 --gpus 64 --tp 8 --pp 4 "
                      "--sequence-parallel on --global-batch-size 128 --seq-length 4096"},
+                    {"A thousand requests at once on eight GPUs:",
+                     "orrery estimate serve --model llama-2-70b --platform a800-8x --gpus 8 --engine vllm-v0 "
+                     "--input-tokens 512 --output-tokens 128"},
+                    {"The highest rate at which nine of ten requests are quick enough:",
+                     "orrery estimate serve --model llama-3.1-8b --platform h100 --gpus 1 --requests 500 --rate 10 "
+                     "--input-tokens lognormal:800 --output-tokens lognormal:200 --slo ttft_ms=500,tpot_ms=30"},
                     {"Single operators and transfers:",
                      "orrery estimate ops --platform dgx-h100 --gemm 2048x12288x4096,1x4096x4096 --collective "
                      "all_reduce --bytes 1048576,268435456 --gpus 8"}},
@@ -281,6 +296,7 @@ std::vector<Command> make_commands() {
        .run = run_synth},
       jobs_command(),
       diagnose_command(),
+      loadgen_command(),
       {.name = "help",
        .summary = "what the commands do, or the manual page of one",
        .operands = "[COMMAND]",

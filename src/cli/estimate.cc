@@ -1,18 +1,22 @@
-// orrery estimate train|finetune: a job's cost without a trace.
+// orrery estimate train|finetune|serve|ops: a job's cost without a trace.
 #include "estimate/estimate.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
+#include <span>
 
 #include "cli/calibrate.h"
 #include "cli/estimate_ops.h"
 #include "cli/estimate_options.h"
+#include "cli/estimate_serve.h"
 #include "cli/options.h"
+#include "cli/serve_options.h"
 #include "facts/library.h"
 #include "reports/estimate.h"
 #include "reports/reports.h"
+#include "reports/serve.h"
 
 namespace orrery {
 namespace {
@@ -112,6 +116,11 @@ Result<int> list_facts(const Args& args, const RunOptions& options) {
     if (!platforms) return tl::unexpected(platforms.error());
     d.sections.push_back(platforms_section(*platforms));
   }
+  if (args.value("--engine") == "list") {
+    const auto engines = known_engines(own);
+    if (!engines) return tl::unexpected(engines.error());
+    d.sections.push_back(engines_section(*engines));
+  }
   return emit(d, options);
 }
 
@@ -124,10 +133,19 @@ Status fits_kind(const Args& args, const std::string& what) {
   constexpr std::string_view kOfOps[] = {"--model",     "--platform", "--facts",         "--precision",
                                          "--attention", "--gpus",     "--gpus-per-node", "--csv",
                                          "--json",      "--quiet",    "--threads",       "--calibrate"};
+  constexpr std::string_view kOfServe[] = {
+      "--model", "--shape",  "--platform",        "--facts",  "--gpus",     "--gpus-per-node", "--tp",
+      "--pp",    "--nvlink", "--expert-parallel", "--p2p",    "--quantize", "--precision",     "--calibrate",
+      "--csv",   "--json",   "--quiet",           "--threads"};
+  const auto of = [](std::span<const std::string_view> names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   for (const auto& [name, values] : args.options) {
-    const bool of_ops = std::find(std::begin(kOfOps), std::end(kOfOps), name) != std::end(kOfOps);
-    const bool fits = what == "ops" ? of_ops || among(ops_options(), name)
-                                    : !among(ops_options(), name) || among(job_options(), name);
+    const bool serves = among(serve_options(), name) || among(workload_options(), name);
+    const bool asks = among(ops_options(), name) && !among(job_options(), name);
+    const bool fits = what == "ops"     ? of(kOfOps, name) || among(ops_options(), name)
+                      : what == "serve" ? of(kOfServe, name) || serves
+                                        : !serves && !asks;
     if (!fits) return fail("is not an option of estimate " + what, name, "leave it out");
   }
   return {};
@@ -138,15 +156,17 @@ Status fits_kind(const Args& args, const std::string& what) {
 Result<int> run_estimate(const Args& args) {
   const auto options = understand(*find_command("estimate"), args);
   if (!options) return tl::unexpected(options.error());
-  if (args.value("--model") == "list" || args.value("--platform") == "list") return list_facts(args, *options);
+  if (args.value("--model") == "list" || args.value("--platform") == "list" || args.value("--engine") == "list")
+    return list_facts(args, *options);
   const std::string& what = args.positional.front();
-  if (what == "train" || what == "finetune" || what == "ops")
+  if (what == "train" || what == "finetune" || what == "ops" || what == "serve")
     if (const auto ok = fits_kind(args, what); !ok) return tl::unexpected(ok.error());
   if (what == "ops" && args.has("--calibrate"))
     return fail("calibrates train and finetune", "--calibrate", "leave it out: the laws' own numbers are answered");
   if (what == "train" || what == "finetune") return train(args, *options, what == "finetune");
   if (what == "ops") return run_estimate_ops(args, *options);
-  return fail("not known: " + what, "estimate", "train, finetune or ops");
+  if (what == "serve") return run_estimate_serve(args, *options);
+  return fail("not known: " + what, "estimate", "train, finetune, serve or ops");
 }
 
 }  // namespace orrery

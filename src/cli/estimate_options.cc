@@ -6,34 +6,12 @@
 #include <charconv>
 #include <span>
 
-#include "base/number_text.h"
+#include "cli/read_options.h"
 #include "facts/library.h"
 
 namespace orrery {
 namespace {
 
-template <class T>
-struct Choice {
-  std::string_view name;
-  T value;
-};
-
-template <class T, std::size_t N>
-Status choose(const Args& args, std::string_view option, const Choice<T> (&choices)[N], T& out) {
-  if (!args.has(option)) return {};
-  const std::string text = args.value(option);
-  std::string all;
-  for (const Choice<T>& c : choices) {
-    if (c.name == text) {
-      out = c.value;
-      return {};
-    }
-    all += (all.empty() ? "" : ", ") + std::string(c.name);
-  }
-  return fail("not known: " + text, std::string(option), "one of " + all);
-}
-
-constexpr Choice<bool> kSwitch[] = {{"on", true}, {"off", false}};
 constexpr Choice<Framework> kFrameworks[] = {{"megatron", Framework::megatron},
                                              {"deepspeed", Framework::deepspeed},
                                              {"fsdp", Framework::fsdp},
@@ -56,18 +34,6 @@ constexpr Choice<Precision> kPrecisions[] = {{"fp32", Precision::fp32},  {"tf32"
                                              {"fp8", Precision::fp8},    {"fp8-block", Precision::fp8_block},
                                              {"nvfp4", Precision::nvfp4}};
 constexpr Choice<double> kReduced[] = {{"fp32", 4}, {"bf16", 2}, {"fp16", 2}};
-
-// Sets `out` where the option was given.
-Status whole(const Args& args, std::string_view option, std::int64_t& out, std::int64_t most = 100'000'000) {
-  if (!args.has(option)) return {};
-  const std::string text = args.value(option);
-  std::int64_t n = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (error != std::errc{} || end != text.data() + text.size() || n < 1 || n > most)
-    return fail(fmt::format("not a whole number from 1 to {}: {}", most, text), std::string(option));
-  out = n;
-  return {};
-}
 
 // --shape layers=24,hidden=2048,...: what differs from the named model, or all of a model without a name.
 Status change_shape(const std::string& text, ModelFacts& m) {
@@ -217,7 +183,8 @@ std::vector<OptionSpec> job_options() {
        "how the attention is computed (default: flash, as the framework has it; also flash1, flash2, flash3, "
        "cudnn, triton, xformers)",
        Takes::word},
-      {"--quantize", "none|int8|nf4|gptq", "weights kept in fewer bits, which then do not learn", Takes::word},
+      {"--quantize", "none|int8|nf4|gptq",
+       "weights kept in fewer bits, which then do not learn; serve: none, fp8, int8, int4, awq or gptq", Takes::word},
       {"--method", "full|lora|qlora|prompt", "what learns in fine-tuning", Takes::word},
       {"--lora-rank", "N", "rank of the adapters (default: 8)", Takes::word},
       {"--lora-dropout", "on|off", "dropout before the adapters (default: off)", Takes::word},
@@ -245,31 +212,39 @@ std::vector<OptionSpec> job_options() {
   };
 }
 
-Result<DescribedJob> described_job(const Args& args, bool finetune) {
-  DescribedJob d;
-  EstimateJob& job = d.job;
-  job.finetune = finetune;
-  OwnFacts own;
+Status read_model_and_platform(const Args& args, const std::string& what, OwnFacts& own, ModelFacts& model_out,
+                               PlatformFacts& platform_out, std::vector<std::string>& assumptions) {
   if (args.has("--facts")) {
     auto read = read_facts_directory(args.value("--facts"));
     if (!read) return tl::unexpected(read.error());
     own = std::move(*read);
   }
-  if (!args.has("--model")) return fail("no model", "--model", "see `orrery estimate train --model list`");
-  if (!args.has("--platform")) return fail("no platform", "--platform", "see `orrery estimate train --platform list`");
+  const auto list = [&](const char* option) { return "see `orrery estimate " + what + " " + option + " list`"; };
+  if (!args.has("--model")) return fail("no model", "--model", list("--model"));
+  if (!args.has("--platform")) return fail("no platform", "--platform", list("--platform"));
   if (args.value("--model") == "gpt" && args.has("--shape")) {
-    job.model = plain_gpt();
+    model_out = plain_gpt();
   } else {
     auto model = model_named_or_read(args.value("--model"), own);
     if (!model) return tl::unexpected(model.error());
-    job.model = std::move(*model);
+    model_out = std::move(*model);
   }
   if (args.has("--shape"))
-    if (const auto ok = change_shape(args.value("--shape"), job.model); !ok) return tl::unexpected(ok.error());
+    if (const auto ok = change_shape(args.value("--shape"), model_out); !ok) return tl::unexpected(ok.error());
   auto platform = platform_named_or_read(args.value("--platform"), own);
   if (!platform) return tl::unexpected(platform.error());
-  job.platform = std::move(*platform);
-  if (!job.platform.note.empty()) d.assumptions.push_back(job.platform.note);
+  platform_out = std::move(*platform);
+  if (!platform_out.note.empty()) assumptions.push_back(platform_out.note);
+  return {};
+}
+
+Result<DescribedJob> described_job(const Args& args, bool finetune) {
+  DescribedJob d;
+  EstimateJob& job = d.job;
+  job.finetune = finetune;
+  OwnFacts own;
+  if (const auto ok = read_model_and_platform(args, "train", own, job.model, job.platform, d.assumptions); !ok)
+    return tl::unexpected(ok.error());
 
   std::int64_t gpus = 0, global = 0, zero_group = 0;
   bool master = true, nvlink = true, p2p = job.platform.p2p, dp_given = args.has("--dp"), dropout = !job.model.rms_norm;

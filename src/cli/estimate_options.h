@@ -5,11 +5,16 @@
 
 #include "cli/command.h"
 #include "estimate/job.h"
+#include "facts/library.h"
 
 namespace orrery {
 
 // Options of the model, the platform, the layout and the techniques.
 std::vector<OptionSpec> job_options();
+
+// --facts, --model, --shape, --platform; `what`: train, serve ... Errors: none given, unknown names (with the nearest).
+Status read_model_and_platform(const Args& args, const std::string& what, OwnFacts& own, ModelFacts& model,
+                               PlatformFacts& platform, std::vector<std::string>& assumptions);
 
 struct DescribedJob {
   EstimateJob job;

@@ -18,7 +18,8 @@ struct BuiltInFolder {
   std::vector<Names> devices;  // parts of the name that the driver reports
 };
 
-// Of "models", "gpus", "hosts", "links" or "platforms". The files keep each of the lists on one line; a test looks.
+// Of "models", "gpus", "hosts", "links", "platforms" or "engines". The files keep each of the lists on one line; a test
+// looks.
 BuiltInFolder built_in_folder(std::string_view folder);
 
 // Lower case, letters and digits alone, without an owner before the last slash and without transformers' "-hf"; with

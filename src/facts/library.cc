@@ -40,6 +40,11 @@ const BuiltInFolder& platforms() {
   return folder;
 }
 
+const BuiltInFolder& engines() {
+  static const BuiltInFolder folder = built_in_folder("engines");
+  return folder;
+}
+
 KnownParts parts_of(const OwnFacts& own) {
   return {[&own](const std::string& name) { return gpu_named(name, own); },
           [&own](const std::string& name) { return host_named(name, own); },
@@ -183,6 +188,8 @@ Status add_file(const FactFile& file, FactKind kind, OwnFacts& own) {
       return add_own(gpu_of(file, parts_of(own)), file, own.gpus);
     case FactKind::host:
       return add_own(host_of(file, parts_of(own)), file, own.hosts);
+    case FactKind::engine:
+      return add_own(engine_of(file, parts_of(own)), file, own.engines);
     case FactKind::platform:
       break;
   }
@@ -255,6 +262,19 @@ Result<PlatformFacts> platform_named_or_read(const std::string& text, const OwnF
                  "--platform list shows all, or give a FILE.toml");
 }
 
+Result<EngineFacts> engine_named_or_read(const std::string& text, const OwnFacts& own) {
+  if (is_path(text)) {
+    const auto file = read_fact_file(text);
+    if (!file) return tl::unexpected(file.error());
+    return engine_of(*file, parts_of(own));
+  }
+  auto found = find_facts(own.engines, engines(), engine_of, own, text);
+  if (found) return std::move(*found);
+  const std::vector<Names> names = names_of(own.engines);
+  return no_such("engine", text, "--engine", {&names, &engines().names},
+                 "--engine list shows all, or give a FILE.toml");
+}
+
 Result<GpuFacts> gpu_named(const std::string& name, const OwnFacts& own) {
   return part_named("GPU", own.gpus, gpus(), gpu_of, own, name);
 }
@@ -271,6 +291,10 @@ Result<std::vector<HostFacts>> known_hosts(const OwnFacts& own) { return known(o
 Result<std::vector<LinkFacts>> known_links(const OwnFacts& own) { return known(own.links, links(), link_of, own); }
 Result<std::vector<PlatformFacts>> known_platforms(const OwnFacts& own) {
   return known(own.platforms, platforms(), platform_of, own);
+}
+
+Result<std::vector<EngineFacts>> known_engines(const OwnFacts& own) {
+  return known(own.engines, engines(), engine_of, own);
 }
 
 const GpuFacts* find_gpu(std::string_view device) {

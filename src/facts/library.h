@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "facts/engines.h"
 #include "facts/models.h"
 #include "facts/platforms.h"
 
@@ -18,6 +19,7 @@ struct OwnFacts {
   std::vector<HostFacts> hosts;
   std::vector<LinkFacts> links;
   std::vector<PlatformFacts> platforms;
+  std::vector<EngineFacts> engines = {};
 };
 
 // Every *.toml under `directory`. Errors: no directory; no files of facts in it; a file that is refused; two of a name.
@@ -31,6 +33,9 @@ Result<ModelFacts> model_named_or_read(const std::string& text, const OwnFacts& 
 // 4xH100 is one of four. A file may be of a platform or of a GPU.
 Result<PlatformFacts> platform_named_or_read(const std::string& text, const OwnFacts& own = {});
 
+// The same of a serving engine.
+Result<EngineFacts> engine_named_or_read(const std::string& text, const OwnFacts& own = {});
+
 Result<GpuFacts> gpu_named(const std::string& name, const OwnFacts& own = {});
 Result<HostFacts> host_named(const std::string& name, const OwnFacts& own = {});
 Result<LinkFacts> link_named(const std::string& name, const OwnFacts& own = {});
@@ -42,5 +47,6 @@ Result<std::vector<GpuFacts>> known_gpus(const OwnFacts& own = {});
 Result<std::vector<HostFacts>> known_hosts(const OwnFacts& own = {});
 Result<std::vector<LinkFacts>> known_links(const OwnFacts& own = {});
 Result<std::vector<PlatformFacts>> known_platforms(const OwnFacts& own = {});
+Result<std::vector<EngineFacts>> known_engines(const OwnFacts& own = {});
 
 }  // namespace orrery

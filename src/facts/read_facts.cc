@@ -1,5 +1,7 @@
 #include "facts/read_facts.h"
 
+#include <algorithm>
+
 namespace orrery {
 namespace {
 
@@ -96,6 +98,43 @@ constexpr FactField<Link> kLink[] = {
     {"sharp_busbw_gb_per_s", &Link::sharp_busbw_gb_per_s, false, 0.05, 1e4},
     {"both_gb_per_s", &Link::both_gb_per_s, false, 0.05, 2e4},
     {"latency_us", &Link::latency_us, false, 0.01, 1e6},
+};
+
+using Engine = EngineFacts;
+constexpr FactField<Engine> kEngine[] = {
+    {"name", &Engine::name, true},
+    {"aliases", &Engine::aliases},
+    {"source", &Engine::source, true},
+    {"sure", &Engine::sure, true},
+    {"note", &Engine::note},
+    {"scheduling", &Engine::scheduling},
+    {"kv_growth", &Engine::kv_growth},
+    {"preemption", &Engine::preemption},
+    {"multi_gpu", &Engine::multi_gpu},
+    {"kernels", &Engine::kernels},
+    {"block_size", &Engine::block_size, false, 1, 65536},
+    {"max_num_seqs", &Engine::max_num_seqs, false, 1, 1e6},
+    {"max_batched_tokens", &Engine::max_batched_tokens, false, 1, 1e8},
+    {"step_covers_context", &Engine::step_covers_context},
+    {"gpu_memory_utilization", &Engine::gpu_memory_utilization, false, 0.05, 1},
+    {"reserved_gib", &Engine::reserved_gib, false, 0, 1e3},
+    {"prefix_caching", &Engine::prefix_caching},
+    {"custom_all_reduce", &Engine::custom_all_reduce},
+    {"custom_all_reduce_on_amd", &Engine::custom_all_reduce_on_amd},
+    {"cuda_graph_batch", &Engine::cuda_graph_batch, false, 0, 1e6},
+    {"cuda_graph_prefill", &Engine::cuda_graph_prefill},
+    {"overlap_host", &Engine::overlap_host},
+    {"step_us", &Engine::step_us, false, 0, 1e6},
+    {"sequence_us", &Engine::sequence_us, false, 0, 1e5},
+    {"exposed_us", &Engine::exposed_us, false, 0, 1e6},
+    {"parallel_step_us", &Engine::parallel_step_us, false, 0, 1e6},
+    {"request_us", &Engine::request_us, false, 0, 1e7},
+    {"matvec_share", &Engine::matvec_share, false, 0, 1},
+    {"matvec_bytes_per_clock", &Engine::matvec_bytes_per_clock, false, 0, 1e4},
+    {"shared_quantised_kv", &Engine::shared_quantised_kv},
+    {"shared_kv_on_amd", &Engine::shared_kv_on_amd},
+    {"expert_sync", &Engine::expert_sync},
+    {"int8_unpack_ops", &Engine::int8_unpack_ops, false, 0, 1e3},
 };
 
 // A platform, and the names that its file states.
@@ -283,7 +322,8 @@ Result<FactKind> kind_of_facts(const FactFile& file) {
   if (file.has("gpu")) return FactKind::gpu;
   if (file.has("host")) return FactKind::host;
   if (file.has("link")) return FactKind::link;
-  return fail_at(file, 1, "no facts", "begin with [model], [gpu], [host], [link] or [platform]");
+  if (file.has("engine")) return FactKind::engine;
+  return fail_at(file, 1, "no facts", "begin with [model], [gpu], [host], [link], [engine] or [platform]");
 }
 
 Result<ModelFacts> model_of(const FactFile& file, const KnownParts&) {
@@ -329,6 +369,27 @@ Result<LinkFacts> link_of(const FactFile& file, const KnownParts&) {
   if (Status ok = only_tables(file, {"link"}); !ok) return tl::unexpected(ok.error());
   if (Status ok = read_all<LinkFacts>(file, "link", kLink, l); !ok) return tl::unexpected(ok.error());
   return l;
+}
+
+Result<EngineFacts> engine_of(const FactFile& file, const KnownParts&) {
+  EngineFacts e;
+  if (Status ok = only_tables(file, {"engine"}); !ok) return tl::unexpected(ok.error());
+  if (Status ok = read_all<EngineFacts>(file, "engine", kEngine, e); !ok) return tl::unexpected(ok.error());
+  const auto among = [](const std::string& value, std::initializer_list<std::string_view> values) {
+    return std::find(values.begin(), values.end(), value) != values.end();
+  };
+  const Status ok = hold(
+      file, "engine",
+      {{!among(e.scheduling, {"chunked", "prefill-first", "static"}), "scheduling",
+        "scheduling is chunked, prefill-first or static, not " + e.scheduling},
+       {!among(e.kv_growth, {"paged", "reserved"}), "kv_growth", "kv_growth is paged or reserved, not " + e.kv_growth},
+       {!among(e.preemption, {"recompute", "swap"}), "preemption",
+        "preemption is recompute or swap, not " + e.preemption},
+       {!among(e.multi_gpu, {"tensor", "layers"}), "multi_gpu", "multi_gpu is tensor or layers, not " + e.multi_gpu},
+       {!among(e.kernels, {"fused", "separate", "unfused"}), "kernels",
+        "kernels is fused, separate or unfused, not " + e.kernels}});
+  if (!ok) return tl::unexpected(ok.error());
+  return e;
 }
 
 Result<PlatformFacts> platform_of(const FactFile& stated, const KnownParts& known) {

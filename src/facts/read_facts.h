@@ -1,10 +1,11 @@
-// Files of facts -> structs. A file is what its tables are: [model]; [gpu]; [host]; [link]; or [platform], with a [gpu]
-// and a [host] of its own or the names of known ones. Errors, with file and line: an unknown, missing, wrongly typed or
-// absurd value; values that contradict each other.
+// Files of facts -> structs. A file is what its tables are: [model]; [gpu]; [host]; [link]; [engine]; or [platform],
+// with a [gpu] and a [host] of its own or the names of known ones. Errors, with file and line: an unknown, missing,
+// wrongly typed or absurd value; values that contradict each other.
 #pragma once
 #include <functional>
 
 #include "base/result.h"
+#include "facts/engines.h"
 #include "facts/fact_file.h"
 #include "facts/models.h"
 #include "facts/platforms.h"
@@ -12,7 +13,7 @@
 namespace orrery {
 
 // In the order in which one may name another.
-enum class FactKind { link, host, gpu, model, platform };
+enum class FactKind { link, host, gpu, model, engine, platform };
 
 Result<FactKind> kind_of_facts(const FactFile& file);
 
@@ -27,6 +28,7 @@ Result<ModelFacts> model_of(const FactFile& file, const KnownParts& known);
 Result<GpuFacts> gpu_of(const FactFile& file, const KnownParts& known);
 Result<HostFacts> host_of(const FactFile& file, const KnownParts& known);
 Result<LinkFacts> link_of(const FactFile& file, const KnownParts& known);
+Result<EngineFacts> engine_of(const FactFile& file, const KnownParts& known);
 Result<PlatformFacts> platform_of(const FactFile& file, const KnownParts& known);
 
 }  // namespace orrery
