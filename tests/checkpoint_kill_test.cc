@@ -70,11 +70,13 @@ int wait_for(pid_t child) {
   return status;
 }
 
+// What the kernel was given survives a kill, whether or not it reached a disk: in memory there are many more moments to
+// strike at in the same time, since syncs cost nothing.
+fs::path in_memory() { return fs::is_directory("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path(); }
+
 // Before each single operation on the storage in turn, from the first of a start to the end of the third save.
 TEST(CheckpointKill, BeforeEveryOperation) {
-  // What the kernel was given survives a kill, whether or not it reached a disk: so in memory, where syncs cost
-  // nothing.
-  const Scratch dir(fs::is_directory("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path());
+  const Scratch dir(in_memory());
   int struck = 0;
   for (int at = 0; at < 400; ++at) {
     const std::string directory = dir / ("c" + std::to_string(at));
@@ -110,9 +112,9 @@ TEST(CheckpointKill, BeforeEveryOperation) {
 }
 
 // At random moments, again and again in the same directory: a job that never gets far.
-void strike(int world, int strikes, unsigned seed) {
-  const Scratch dir;
-  std::mt19937 random(seed);
+void strike(int world, int strikes, unsigned longest_us, const fs::path& where) {
+  const Scratch dir(where);
+  std::mt19937 random(static_cast<unsigned>(world));
   std::int64_t last = 0;
   int advanced = 0;
   for (int i = 0; i < strikes; ++i) {
@@ -123,11 +125,11 @@ void strike(int world, int strikes, unsigned seed) {
       if (child == 0) train(dir / "c", r, world, "run " + std::to_string(i), told.ends[1], {}, 1'000'000);
       children.push_back(child);
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % (world == 1 ? 30'000 : 45'000)));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % longest_us));
     // One first, or all at once.
     const std::size_t first = random() % children.size();
     ::kill(children[first], SIGKILL);
-    if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
+    if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % (longest_us / 4)));
     for (const pid_t child : children) ::kill(child, SIGKILL);
     for (const pid_t child : children) {
       const int status = wait_for(child);
@@ -146,8 +148,9 @@ void strike(int world, int strikes, unsigned seed) {
   EXPECT_GT(advanced, strikes / 20) << "the strikes came too early to mean anything";
 }
 
-TEST(CheckpointKill, AtRandomMoments) { strike(1, 200, 1); }
-TEST(CheckpointKill, AtRandomMomentsSeveralRanks) { strike(3, 60, 2); }
+TEST(CheckpointKill, AtRandomMoments) { strike(1, 300, 12'000, in_memory()); }
+TEST(CheckpointKill, AtRandomMomentsSeveralRanks) { strike(3, 100, 30'000, in_memory()); }
+TEST(CheckpointKill, AtRandomMomentsOnADisk) { strike(1, 30, 150'000, fs::temp_directory_path()); }
 
 }  // namespace
 }  // namespace orrery::ckpt::test
