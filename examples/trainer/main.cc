@@ -1,0 +1,16 @@
+#include <cstdio>
+#include <exception>
+
+#include "train.h"
+
+int main(int argc, char** argv) {
+  trainer::Settings settings = trainer::parse(argc, argv);
+  try {
+    if (settings.rank < 0) return trainer::run_all(settings);
+    const int listening = trainer::listen_at(settings.addresses[static_cast<std::size_t>(settings.rank)]);
+    return trainer::run_rank(settings, settings.rank, listening, settings.addresses);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "orrery_trainer: %s\n", e.what());
+    return 2;
+  }
+}

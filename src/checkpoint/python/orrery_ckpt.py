@@ -1,0 +1,316 @@
+"""Checkpoints of a training job: saved while it goes on, complete and verified or not there at all.
+
+    import orrery_ckpt
+
+    writer = orrery_ckpt.Writer("checkpoints", rank=rank, world=world, session=run_id)
+    writer.save(step, {"weight": weight, "adam.m": orrery_ckpt.Split(m, dim=0, offset=begin, whole=n)},
+                metadata={"loss": "2.31"})          # returns after one copy to host memory
+    ...
+    writer.close()
+
+    found = orrery_ckpt.newest_good("checkpoints")  # None: none was ever completed; raises if none is good
+    weight = found.read("weight")                   # a numpy array
+    part = found.read("adam.m", dim=0, begin=0, end=100)
+    found.read("weight", out=tensor)                # into an array or a torch tensor that is there already
+
+Tensors are numpy arrays, torch tensors (on the CPU, or on a GPU where CUDA's runtime is found), or anything with
+__array_interface__. Needs only the shared library: beside this file, where ORRERY_CKPT_LIBRARY says, or where the system
+looks. What the arguments mean: checkpoint.h. Not a torch pickle: files are safetensors.
+"""
+import ctypes
+import os
+import sys
+
+FULL, SNAPSHOT = 0, 1
+_DTYPES = ["bool", "uint8", "int8", "float8_e5m2", "float8_e4m3fn", "int16", "uint16", "float16", "bfloat16", "int32",
+           "uint32", "float32", "int64", "uint64", "float64"]
+_BYTES = [1, 1, 1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8]
+_MAX_DIMS = 8
+_POLICIES = {"wait": 0, "skip": 1, "drop": 2}
+
+
+class CheckpointError(RuntimeError):
+    pass
+
+
+class Split:
+    """A rank's piece of a tensor: [offset, offset + its length) of `whole` along `dim`."""
+
+    def __init__(self, tensor, dim, offset, whole):
+        self.tensor, self.dim, self.offset, self.whole = tensor, dim, offset, whole
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("directory", ctypes.c_char_p), ("rank", ctypes.c_int32),
+                ("world", ctypes.c_int32), ("session", ctypes.c_char_p), ("keep_full", ctypes.c_uint32),
+                ("keep_snapshot", ctypes.c_uint32), ("when_busy", ctypes.c_int32), ("buffers", ctypes.c_uint32),
+                ("buffer_bytes", ctypes.c_uint64), ("write_bytes_per_second", ctypes.c_uint64),
+                ("wait_timeout_s", ctypes.c_double), ("peer_timeout_s", ctypes.c_double),
+                ("close_timeout_s", ctypes.c_double), ("pin", ctypes.c_int32), ("read_back", ctypes.c_int32),
+                ("lock", ctypes.c_int32)]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_int32), ("place", ctypes.c_int32),
+                ("dims", ctypes.c_int32), ("split_dim", ctypes.c_int32), ("shape", ctypes.c_int64 * _MAX_DIMS),
+                ("offset", ctypes.c_int64), ("whole", ctypes.c_int64), ("data", ctypes.c_void_p)]
+
+
+class _Stats(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in (
+        "saves accepted skipped dropped written failed committed abandoned removed bytes_copied bytes_written blocked_ns "
+        "blocked_max_ns blocked_last_ns waited_ns write_ns write_last_ns buffer_growths oldest_unwritten_ns").split()]
+    _fields_ += [("committed_step", ctypes.c_int64), ("pinned", ctypes.c_int32)]
+
+
+def _load():
+    names = [os.environ.get("ORRERY_CKPT_LIBRARY"),
+             os.path.join(os.path.dirname(os.path.abspath(__file__)), "liborrery_ckpt.so.1"), "liborrery_ckpt.so.1"]
+    failures = []
+    for name in filter(None, names):
+        try:
+            lib = ctypes.CDLL(name)
+            break
+        except OSError as error:
+            failures.append(str(error))
+    else:
+        raise ImportError("liborrery_ckpt.so.1 was not found: set ORRERY_CKPT_LIBRARY to its path (%s)" % "; ".join(failures))
+    handle, text = ctypes.c_void_p, ctypes.c_char_p
+    handle_out = ctypes.POINTER(handle)
+    signatures = {
+        "last_error": (text, []),
+        "options_init": (None, [ctypes.POINTER(_Options)]),
+        "open": (ctypes.c_int, [ctypes.POINTER(_Options), handle_out]),
+        "save": (ctypes.c_int, [handle, ctypes.c_int64, ctypes.c_int32, ctypes.POINTER(_Tensor), ctypes.c_size_t,
+                                ctypes.POINTER(text), ctypes.c_size_t, ctypes.POINTER(ctypes.c_int32)]),
+        "wait": (ctypes.c_int, [handle, ctypes.c_double]),
+        "get_stats": (ctypes.c_int, [handle, ctypes.POINTER(_Stats)]),
+        "close": (ctypes.c_int, [handle]),
+        "newest_good": (ctypes.c_int, [text, ctypes.c_int32, handle_out]),
+        "open_id": (ctypes.c_int, [text, text, handle_out]),
+        "withdraw_after": (ctypes.c_int, [text, text]),
+        "reader_free": (None, [handle]),
+        "step": (ctypes.c_int64, [handle]),
+        "slot": (ctypes.c_int32, [handle]),
+        "world": (ctypes.c_int32, [handle]),
+        "id": (text, [handle]),
+        "rejected": (text, [handle, ctypes.c_size_t]),
+        "metadata_key": (text, [handle, ctypes.c_size_t]),
+        "metadata_value": (text, [handle, ctypes.c_size_t]),
+        "tensor_count": (ctypes.c_size_t, [handle]),
+        "tensor_info": (ctypes.c_int, [handle, ctypes.c_size_t, ctypes.POINTER(_Tensor)]),
+        "verify": (ctypes.c_int, [handle, ctypes.c_int32, ctypes.c_int32]),
+        "read": (ctypes.c_int, [handle, text, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64),
+                                ctypes.c_int32, ctypes.c_void_p, ctypes.c_uint64]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(lib, "orrery_ckpt_" + name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+_lib = _load()
+
+
+def _call(name, *arguments):
+    """Calls a function that can fail; the status when it is 0 or "none"."""
+    status = getattr(_lib, "orrery_ckpt_" + name)(*arguments)
+    if status == 1:
+        raise CheckpointError(_lib.orrery_ckpt_last_error().decode("utf-8", "replace"))
+    return status
+
+
+def _describe(tensor, for_writing=False):
+    """(dtype index, place, shape, address, what must stay alive) of an array or a torch tensor."""
+    if hasattr(tensor, "data_ptr"):  # torch
+        if not tensor.is_contiguous():
+            if for_writing:
+                raise CheckpointError("the tensor to read into is not contiguous")
+            tensor = tensor.detach().contiguous()
+        dtype = str(tensor.dtype).replace("torch.", "")
+        if dtype not in _DTYPES:
+            raise CheckpointError("tensors of %s are not supported" % dtype)
+        place = {"cpu": 0, "cuda": 1}.get(tensor.device.type)
+        if place is None or (for_writing and place != 0):
+            raise CheckpointError("a tensor on %s is not supported here" % tensor.device)
+        return _DTYPES.index(dtype), place, tuple(tensor.shape), tensor.data_ptr(), tensor
+    if not hasattr(tensor, "__array_interface__"):
+        import numpy
+        tensor = numpy.asarray(tensor)
+    dtype = str(getattr(tensor, "dtype", ""))
+    if dtype not in _DTYPES:  # also an array in the other byte order: ">f4"
+        raise CheckpointError("arrays of %s are not supported" % (dtype or type(tensor).__name__))
+    if not tensor.flags["C_CONTIGUOUS"]:
+        if for_writing:
+            raise CheckpointError("the array to read into is not contiguous")
+        tensor = tensor.copy(order="C")
+    interface = tensor.__array_interface__
+    if for_writing and interface["data"][1]:
+        raise CheckpointError("the array to read into is read-only")
+    return _DTYPES.index(dtype), 0, tuple(interface["shape"]), interface["data"][0], tensor
+
+
+class Writer:
+    """One a rank. All ranks call save() in the same order; see Options in checkpoint.h for the arguments."""
+
+    def __init__(self, directory, rank=0, world=1, session=None, keep_full=2, keep_snapshot=2, when_busy="wait", buffers=2,
+                 buffer_bytes=0, write_bytes_per_second=0, wait_timeout_s=600.0, peer_timeout_s=600.0,
+                 close_timeout_s=600.0, pin=True, read_back=True, lock=True):
+        self._handle = None
+        options = _Options()
+        _lib.orrery_ckpt_options_init(ctypes.byref(options))
+        if options.struct_size != ctypes.sizeof(_Options):
+            raise CheckpointError("this module and liborrery_ckpt are of different versions")
+        options.directory = os.fsencode(directory)
+        options.session = session.encode() if session else None
+        if when_busy not in _POLICIES:
+            raise CheckpointError("when_busy is wait, skip or drop")
+        options.when_busy = _POLICIES[when_busy]
+        for name, value in (("rank", rank), ("world", world), ("keep_full", keep_full), ("keep_snapshot", keep_snapshot),
+                            ("buffers", buffers), ("buffer_bytes", buffer_bytes),
+                            ("write_bytes_per_second", write_bytes_per_second), ("wait_timeout_s", wait_timeout_s),
+                            ("peer_timeout_s", peer_timeout_s), ("close_timeout_s", close_timeout_s),
+                            ("pin", int(pin)), ("read_back", int(read_back)), ("lock", int(lock))):
+            setattr(options, name, value)
+        handle = ctypes.c_void_p()
+        _call("open", ctypes.byref(options), ctypes.byref(handle))
+        self._handle = handle
+
+    def save(self, step, tensors, slot=FULL, metadata=None):
+        """True: accepted. False: skipped, since storage is slow. The tensors may change as soon as it returns."""
+        rows = (_Tensor * max(1, len(tensors)))()
+        alive = []
+        for row, (name, tensor) in zip(rows, tensors.items()):
+            split = tensor if isinstance(tensor, Split) else None
+            dtype, place, shape, address, keep = _describe(split.tensor if split else tensor)
+            if len(shape) > _MAX_DIMS:
+                raise CheckpointError("%s has more than eight dimensions" % name)
+            encoded = name.encode()
+            alive += [keep, encoded]
+            row.name, row.dtype, row.place, row.dims, row.data = encoded, dtype, place, len(shape), address
+            row.shape[:len(shape)] = shape
+            row.split_dim = split.dim if split else -1
+            if split:
+                row.offset, row.whole = split.offset, split.whole
+        texts = [str(text).encode() for pair in (metadata or {}).items() for text in pair]
+        pairs = (ctypes.c_char_p * max(1, len(texts)))(*texts)
+        outcome = ctypes.c_int32()
+        _call("save", self._open(), step, slot, rows, len(tensors), pairs, len(texts) // 2, ctypes.byref(outcome))
+        return outcome.value == 0
+
+    def wait(self, timeout_s=600.0):
+        """Until all that was accepted is written (on rank 0: complete); raises if something of it failed."""
+        _call("wait", self._open(), timeout_s)
+
+    def stats(self):
+        stats = _Stats(struct_size=ctypes.sizeof(_Stats))
+        _call("get_stats", self._open(), ctypes.byref(stats))
+        return {name: getattr(stats, name) for name, _ in _Stats._fields_[1:]}
+
+    def close(self):
+        handle, self._handle = self._handle, None
+        if handle:
+            _call("close", handle)
+
+    def _open(self):
+        if not self._handle:
+            raise CheckpointError("the writer is closed")
+        return self._handle
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "_handle", None) and not sys.is_finalizing():
+            try:
+                self.close()
+            except CheckpointError:
+                pass  # nobody is left to tell
+
+
+class Checkpoint:
+    """One that is complete. From newest_good() or open()."""
+
+    def __init__(self, handle):
+        self._handle = handle
+        self.step = _lib.orrery_ckpt_step(handle)
+        self.slot = _lib.orrery_ckpt_slot(handle)
+        self.world = _lib.orrery_ckpt_world(handle)
+        self.id = _lib.orrery_ckpt_id(handle).decode()
+        self.rejected = [text.decode("utf-8", "replace") for text in self._all("rejected")]
+        self.metadata = dict(zip((k.decode() for k in self._all("metadata_key")),
+                                 (v.decode() for v in self._all("metadata_value"))))
+        self._tensors = {}
+        row = _Tensor()
+        for index in range(_lib.orrery_ckpt_tensor_count(handle)):
+            _call("tensor_info", handle, index, ctypes.byref(row))
+            self._tensors[row.name.decode()] = (row.dtype, tuple(row.shape[:row.dims]))
+
+    def _all(self, function):
+        index = 0
+        while True:
+            text = getattr(_lib, "orrery_ckpt_" + function)(self._handle, index)
+            if text is None:
+                return
+            yield text
+            index += 1
+
+    def shapes(self):
+        """{name: (dtype, shape of the whole tensor)}"""
+        return {name: (_DTYPES[dtype], shape) for name, (dtype, shape) in self._tensors.items()}
+
+    def verify(self, part=0, parts=1):
+        _call("verify", self._handle, part, parts)
+
+    def read(self, name, dim=None, begin=0, end=None, out=None):
+        """The tensor, or [begin, end) of it along `dim`: a new numpy array, or into `out`. bfloat16 and float8, which numpy
+        lacks, come as uint16 and uint8 of the same bits unless `out` is a torch tensor."""
+        if name not in self._tensors:
+            raise CheckpointError("no such tensor: %s" % name)
+        dtype, shape = self._tensors[name]
+        shape, start = list(shape), [0] * len(shape)
+        if dim is not None:
+            start[dim], shape[dim] = begin, (shape[dim] if end is None else end) - begin
+        if out is None:
+            import numpy
+            plain = {"bfloat16": "uint16", "float8_e5m2": "uint8", "float8_e4m3fn": "uint8"}
+            out = numpy.empty(shape, dtype=plain.get(_DTYPES[dtype], _DTYPES[dtype]))
+        else:
+            out_dtype, _, out_shape, _, _ = _describe(out, for_writing=True)
+            if out_dtype != dtype or list(out_shape) != shape:
+                raise CheckpointError("%s is %s %s, what it is read into is %s %s" %
+                                      (name, _DTYPES[dtype], shape, _DTYPES[out_dtype], list(out_shape)))
+        address = _describe(out, for_writing=True)[3]
+        size = _BYTES[dtype]
+        for length in shape:
+            size *= length
+        box = ctypes.c_int64 * max(1, len(shape))
+        _call("read", self._handle, name.encode(), box(*start), box(*shape), len(shape), address, size)
+        return out
+
+    def __del__(self):
+        if getattr(self, "_handle", None) and not sys.is_finalizing():
+            _lib.orrery_ckpt_reader_free(self._handle)
+
+
+def newest_good(directory, full=True, snapshots=True):
+    """The newest checkpoint of which every byte is as written; None if none was ever completed there. One rank asks and
+    tells the others its id."""
+    handle = ctypes.c_void_p()
+    if _call("newest_good", os.fsencode(directory), int(full) + 2 * int(snapshots), ctypes.byref(handle)) == 2:
+        return None
+    return Checkpoint(handle)
+
+
+def open(directory, id):  # pylint: disable=redefined-builtin
+    handle = ctypes.c_void_p()
+    _call("open_id", os.fsencode(directory), id.encode(), ctypes.byref(handle))
+    return Checkpoint(handle)
+
+
+def withdraw_after(directory, id):
+    """Later ones are not loaded any more: for a job that goes back on purpose."""
+    _call("withdraw_after", os.fsencode(directory), id.encode())

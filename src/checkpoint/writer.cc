@@ -1,0 +1,506 @@
+// Two threads beside the one that trains. The writer takes jobs in order: shard, checks, receipt. The committer (rank 0
+// only) looks for the receipts of all ranks and writes manifests. Both hold the state by a shared pointer: when storage
+// hangs, close() lets go of them and the process can end.
+#include <fmt/core.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <set>
+#include <system_error>
+#include <thread>
+
+#include "checkpoint/buffers.h"
+#include "checkpoint/commit.h"
+#include "checkpoint/lock.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/shard_writer.h"
+#include "checkpoint/storage.h"
+
+namespace orrery::ckpt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Lock = std::unique_lock<std::mutex>;
+
+std::uint64_t ns_since(Clock::time_point start) {
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count());
+}
+
+// A timeout that a caller may give as infinite.
+Clock::time_point after_seconds(double s) {
+  return Clock::now() + std::chrono::milliseconds(static_cast<std::int64_t>(std::clamp(s, 0.0, 1e9) * 1e3));
+}
+
+struct Job {
+  ShardJob shard;
+  int buffer = -1;      // -1: nothing to write, only `gave_up` to tell
+  std::string gave_up;  // why
+  Clock::time_point accepted;
+};
+
+struct Pending {
+  Attempt attempt;
+  std::string gave_up;  // this rank itself has no shard
+  Clock::time_point deadline;
+};
+
+struct State {
+  Options options;
+  Directory root;
+  RankLock lock;
+  std::shared_ptr<CudaRuntime> cuda;
+  std::vector<std::unique_ptr<HostBuffer>> buffers;
+
+  std::mutex mutex;
+  std::condition_variable work, room, idle, more_pending;
+  std::vector<int> free;  // buffers
+  std::deque<Job> queue;  // not begun
+  bool writing = false;   // a job is with the writer
+  Clock::time_point writing_since;
+  std::deque<Pending> pending;  // rank 0: written here, not committed
+  std::vector<Pending> doomed;  // rank 0: to be removed once no rank writes to them
+  Stats stats;
+  std::string failure;  // the first since the last wait()
+  bool stopping = false;
+  std::atomic<bool> abandon{false};  // stop in the middle of a shard
+
+  std::optional<Catalogue> catalogue;  // the committer's alone once it runs
+
+  void note(const std::string& error) {
+    stats.last_error = error;
+    if (failure.empty()) failure = error;
+  }
+  bool done() const { return queue.empty() && !writing && pending.empty(); }
+};
+
+void write_one(State& s, Job& job) {
+  const auto start = Clock::now();
+  Result<std::uint64_t> bytes = 0u;
+  if (job.buffer >= 0) {
+    try {
+      bytes = write_shard(s.root, job.shard, s.options.read_back, s.options.write_bytes_per_second, s.abandon);
+    } catch (const std::exception& e) {  // no memory for names: not a reason to end the training
+      bytes = fail(e.what(), s.options.directory);
+    }
+    if (!bytes) job.gave_up = bytes.error().line();
+  }
+  if (!job.gave_up.empty() && s.options.world > 1) {
+    // If this fails too rank 0 hears nothing and waits for peer_timeout_s; no more can be done from here.
+    (void)write_refusal(s.root, job.shard.attempt, s.options.rank, job.gave_up);
+  }
+  const Lock guard(s.mutex);
+  if (job.buffer >= 0) {
+    if (bytes) {
+      ++s.stats.written;
+      s.stats.bytes_written += *bytes;
+      s.stats.write_last_ns = ns_since(start);
+      s.stats.write_ns += s.stats.write_last_ns;
+    } else {
+      ++s.stats.failed;
+      s.note(job.gave_up);
+    }
+    s.free.push_back(job.buffer);
+    s.room.notify_all();
+  }
+  if (s.options.rank == 0) {
+    s.pending.push_back({job.shard.attempt, job.gave_up, after_seconds(s.options.peer_timeout_s)});
+    s.more_pending.notify_all();
+  }
+  s.writing = false;
+  s.idle.notify_all();
+}
+
+void write_loop(const std::shared_ptr<State>& s) {
+  for (;;) {
+    Job job;
+    {
+      Lock guard(s->mutex);
+      s->work.wait(guard, [&] { return s->stopping || !s->queue.empty(); });
+      if (s->queue.empty()) return;
+      job = std::move(s->queue.front());
+      s->queue.pop_front();
+      s->writing = true;
+      s->writing_since = job.accepted;
+    }
+    write_one(*s, job);
+  }
+}
+
+// What rank 0 has found out about one attempt. Without the lock: it touches storage.
+struct Verdict {
+  bool settled = false, committed = false;
+  unsigned removed = 0;
+  std::string error;
+};
+
+Verdict judge(State& s, const Pending& p) try {
+  Verdict v;
+  if (!p.gave_up.empty()) return {true, false, 0, {}};  // a failure was noted when it happened
+  Gathered g = gather(s.root, p.attempt);
+  if (g.state == Gathered::State::waiting) {
+    if (Clock::now() < p.deadline && !s.abandon) return v;
+    return {true, false, 0,
+            fmt::format("step {}: not complete after {} s: {}", p.attempt.step, s.options.peer_timeout_s, g.why)};
+  }
+  v.settled = true;
+  if (g.state == Gathered::State::given_up) {
+    v.error = fmt::format("step {}: not complete: {}", p.attempt.step, g.why);
+    return v;
+  }
+  if (auto ok = s.catalogue->commit(s.root, std::move(g.manifest)); !ok) {
+    v.error = ok.error().line();
+    return v;
+  }
+  v.committed = true;
+  const bool full = p.attempt.slot == Slot::full;
+  const auto removed =
+      s.catalogue->keep_newest(s.root, p.attempt.slot, full ? s.options.keep_full : s.options.keep_snapshot);
+  if (removed) v.removed = *removed;
+  if (!removed) v.error = removed.error().line();
+  return v;
+} catch (const std::exception& e) {
+  return {true, false, 0, fmt::format("step {}: {}", p.attempt.step, e.what())};
+}
+
+// Removes what will never be complete, once every rank has said its word or had its time.
+void sweep(State& s, std::vector<Pending>& doomed) {
+  std::erase_if(doomed, [&](const Pending& p) {
+    const bool over = Clock::now() >= p.deadline || gather(s.root, p.attempt).state != Gathered::State::waiting;
+    if (over) (void)remove_checkpoint(s.root, directory_name(p.attempt));  // else the next session's start does
+    return over;
+  });
+}
+
+void commit_loop(const std::shared_ptr<State>& s) {
+  auto nap = std::chrono::milliseconds(5);
+  Lock guard(s->mutex);
+  for (;;) {
+    if (s->pending.empty()) {
+      if (s->stopping && s->queue.empty() && !s->writing) return;
+      s->more_pending.wait_for(guard, std::chrono::milliseconds(200));
+    }
+    bool moved = false;
+    for (std::size_t i = 0; i < s->pending.size(); ++i) {
+      const Pending p = s->pending[i];
+      guard.unlock();
+      const Verdict v = judge(*s, p);
+      guard.lock();
+      if (!v.settled) continue;
+      moved = true;
+      s->stats.removed += v.removed;
+      if (!v.error.empty()) s->note(v.error);
+      // A rank writes in order: who wrote this one will not write an earlier one any more.
+      const std::size_t passed = v.committed ? i : 0;
+      for (std::size_t k = 0; k < passed; ++k) {
+        s->note(fmt::format("step {}: overtaken by step {}", s->pending[k].attempt.step, p.attempt.step));
+        s->doomed.push_back(s->pending[k]);
+        ++s->stats.abandoned;
+      }
+      if (v.committed) {
+        ++s->stats.committed;
+        s->stats.committed_step = p.attempt.step;
+      } else {
+        s->doomed.push_back(p);
+        ++s->stats.abandoned;
+      }
+      const auto at = s->pending.begin();
+      s->pending.erase(at + static_cast<std::ptrdiff_t>(i - passed), at + static_cast<std::ptrdiff_t>(i + 1));
+      break;
+    }
+    if (!s->doomed.empty()) {
+      std::vector<Pending> doomed = std::move(s->doomed);
+      s->doomed.clear();
+      guard.unlock();
+      sweep(*s, doomed);
+      guard.lock();
+      s->doomed.insert(s->doomed.end(), doomed.begin(), doomed.end());
+    }
+    s->idle.notify_all();
+    nap = moved ? std::chrono::milliseconds(5) : std::min(nap * 2, std::chrono::milliseconds(200));
+    if (!s->pending.empty()) s->more_pending.wait_for(guard, moved ? std::chrono::milliseconds(0) : nap);
+  }
+}
+
+// Where each tensor goes: larger types first, so that all are aligned; else in the order given.
+Result<std::vector<TensorRecord>> lay_out(std::span<const TensorView> tensors, std::vector<std::size_t>& order,
+                                          std::uint64_t& total, bool cuda) {
+  std::set<std::string_view> names;
+  order.resize(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return dtype_bytes(tensors[a].dtype) > dtype_bytes(tensors[b].dtype);
+  });
+  std::vector<TensorRecord> records;
+  records.reserve(tensors.size());
+  total = 0;
+  for (const std::size_t i : order) {
+    const TensorView& t = tensors[i];
+    if (t.name.empty() || t.name == "__metadata__") return fail("a tensor has no name, or a reserved one");
+    if (!names.insert(t.name).second) return fail("two tensors have one name", t.name);
+    if (t.shape.size() > max_dims) return fail("has more than eight dimensions", t.name);
+    const auto bytes = tensor_bytes(t.dtype, t.shape);
+    if (!bytes) return fail(bytes.error().what, t.name);
+    if (*bytes > 0 && t.data == nullptr) return fail("has no data", t.name);
+    if (t.place == Place::cuda && !cuda) return fail("is on a GPU, but CUDA's runtime was not found", t.name);
+    if (t.split_dim >= 0) {
+      const auto dim = static_cast<std::size_t>(t.split_dim);
+      if (dim >= t.shape.size() || t.offset < 0 || t.whole < t.offset || t.shape[dim] > t.whole - t.offset) {
+        return fail("lies outside of the tensor that it is a piece of", t.name, "see split_dim, offset and whole");
+      }
+    }
+    if (__builtin_add_overflow(total, *bytes, &total) || total > INT64_MAX) return fail("tensors are too large");
+    records.push_back(
+        {t.name, t.dtype, t.shape, t.split_dim < 0 ? -1 : t.split_dim, t.offset, t.whole, total - *bytes, total, 0});
+  }
+  return records;
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+Result<std::string> session_of(const Options& o) {
+  if (!o.session.empty()) return o.session;
+  if (o.world == 1) {
+    std::random_device random;  // the kernel's
+    return fmt::format("{:08x}{:08x}{:08x}", random(), random(), random());
+  }
+  const std::string job = environment("SLURM_JOB_ID");
+  if (job.empty()) {
+    return fail("no session", o.directory,
+                "give all ranks of a run the same text, and every run another: rank 0 can draw and send it");
+  }
+  return fmt::format("slurm-{}.{}.{}", job, environment("SLURM_STEP_ID"), environment("SLURM_RESTART_COUNT"));
+}
+
+}  // namespace
+
+struct Writer::Impl {
+  std::shared_ptr<State> state;
+  std::thread writer, committer;
+  std::uint64_t sequence = 0;
+  std::string session;
+  pid_t owner = ::getpid();
+  bool closed = false;
+
+  void refuse(Job job, std::string why);
+};
+
+Writer::Writer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Writer::Writer(Writer&&) noexcept = default;
+Writer& Writer::operator=(Writer&&) noexcept = default;
+
+Writer::~Writer() {
+  if (impl_ && impl_->owner != ::getpid()) {
+    (void)impl_.release();  // a forked child has neither the threads nor the lock
+    return;
+  }
+  if (impl_) (void)close();
+}
+
+Result<Writer> Writer::open(const Options& o) {
+  if (o.world < 1 || o.rank < 0 || o.rank >= o.world) return fail("rank is not one of the world", o.directory);
+  if (o.buffers < 1) return fail("needs at least one buffer", o.directory);
+  if (o.directory.empty()) return fail("no directory for checkpoints");
+  auto session = session_of(o);
+  if (!session) return tl::unexpected(session.error());
+  if (session->size() > 4096) return fail("session is longer than 4096 bytes", o.directory);
+  if (::mkdir(o.directory.c_str(), 0777) != 0 && errno != EEXIST) {
+    return fail("cannot make it: " + std::error_code(errno, std::generic_category()).message(), o.directory,
+                "its parent must be there and writable");
+  }
+  auto root = Directory::open(o.directory, o.fault);
+  if (!root) return tl::unexpected(root.error());
+  auto s = std::make_shared<State>();
+  s->options = o;
+  s->root = std::move(*root);
+  if (o.lock) {
+    auto lock = RankLock::take(o.directory, o.rank, *session);
+    if (!lock) return tl::unexpected(lock.error());
+    s->lock = std::move(*lock);
+  }
+  if (o.rank == 0) {
+    auto catalogue = Catalogue::open(s->root, *session);
+    if (!catalogue) return tl::unexpected(catalogue.error());
+    s->catalogue = std::move(*catalogue);
+  }
+  if (o.pin) s->cuda = CudaRuntime::find(o.cuda_runtime);
+  for (unsigned i = 0; i < o.buffers; ++i) {
+    auto buffer = std::make_unique<HostBuffer>();
+    if (auto ok = buffer->reserve(o.buffer_bytes, s->cuda); !ok) return tl::unexpected(ok.error());
+    s->stats.pinned = buffer->pinned();
+    s->buffers.push_back(std::move(buffer));
+    s->free.push_back(static_cast<int>(i));
+  }
+  auto impl = std::make_unique<Impl>();
+  impl->state = s;
+  impl->session = *session;
+  // The job's signals are for its own threads. SIGXFSZ blocked makes a file size limit an error of write().
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  impl->writer = std::thread(write_loop, s);
+  if (o.rank == 0) impl->committer = std::thread(commit_loop, s);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return Writer(std::move(impl));
+}
+
+// The other ranks must hear that nothing will come from here.
+void Writer::Impl::refuse(Job job, std::string why) {
+  job.buffer = -1;
+  job.gave_up = std::move(why);
+  job.shard.tensors.clear();
+  job.shard.data = nullptr;
+  const Lock guard(state->mutex);
+  state->queue.push_back(std::move(job));
+  state->work.notify_all();
+}
+
+Result<Outcome> Writer::save(std::int64_t step, Slot slot, std::span<const TensorView> tensors,
+                             const Metadata& metadata) {
+  const auto start = Clock::now();
+  State& s = *impl_->state;
+  if (impl_->closed) return fail("the writer is closed", s.options.directory);
+  if (impl_->owner != ::getpid()) {
+    return fail("the writer belongs to the process that forked this one", s.options.directory, "open one here");
+  }
+  if (step < 0) return fail("a step is negative", s.options.directory);
+  Job job;
+  job.accepted = start;
+  job.shard.rank = s.options.rank;
+  job.shard.metadata = metadata;
+  job.shard.attempt = {step, slot, s.options.world, impl_->session, ++impl_->sequence};
+  std::vector<std::size_t> order;
+  auto records = lay_out(tensors, order, job.shard.bytes, s.cuda != nullptr);
+  if (!records) {
+    impl_->refuse(std::move(job), records.error().line());
+    return tl::unexpected(records.error());
+  }
+  job.shard.tensors = std::move(*records);
+  {
+    Lock guard(s.mutex);
+    ++s.stats.saves;
+    if (s.free.empty() && s.options.when_busy == WhenBusy::wait) {
+      s.room.wait_until(guard, after_seconds(s.options.wait_timeout_s), [&] { return !s.free.empty(); });
+      s.stats.waited_ns += ns_since(start);
+    }
+    if (s.free.empty() && s.options.when_busy == WhenBusy::drop) {
+      const auto oldest = std::find_if(s.queue.begin(), s.queue.end(), [](const Job& j) { return j.buffer >= 0; });
+      if (oldest != s.queue.end()) {
+        s.free.push_back(std::exchange(oldest->buffer, -1));
+        oldest->gave_up = "dropped for a newer one, storage is slow";
+        ++s.stats.dropped;
+      }
+    }
+    if (s.free.empty()) {
+      ++s.stats.skipped;
+      s.stats.blocked_last_ns = ns_since(start);
+      s.stats.blocked_ns += s.stats.blocked_last_ns;
+      s.stats.blocked_max_ns = std::max(s.stats.blocked_max_ns, s.stats.blocked_last_ns);
+      guard.unlock();
+      impl_->refuse(std::move(job), "skipped, storage is slow");
+      return Outcome::skipped;
+    }
+    job.buffer = s.free.back();
+    s.free.pop_back();
+  }
+  HostBuffer& buffer = *s.buffers[static_cast<std::size_t>(job.buffer)];
+  const bool grew = buffer.capacity() < job.shard.bytes;
+  Status copied = buffer.reserve(job.shard.bytes, s.cuda);
+  for (std::size_t i = 0; copied && i < order.size(); ++i) {
+    const TensorView& t = tensors[order[i]];
+    const TensorRecord& r = job.shard.tensors[i];
+    if (r.end == r.begin) continue;
+    if (t.place == Place::cuda) {
+      copied = s.cuda->copy(buffer.data() + r.begin, t.data, r.end - r.begin);
+    } else {
+      std::memcpy(buffer.data() + r.begin, t.data, r.end - r.begin);
+    }
+  }
+  if (!copied) {
+    {
+      const Lock guard(s.mutex);
+      s.free.push_back(job.buffer);
+    }
+    impl_->refuse(std::move(job), copied.error().line());
+    return tl::unexpected(copied.error());
+  }
+  job.shard.data = buffer.data();
+  const Lock guard(s.mutex);
+  ++s.stats.accepted;
+  s.stats.buffer_growths += grew ? 1 : 0;
+  s.stats.pinned = buffer.pinned();
+  s.stats.bytes_copied += job.shard.bytes;
+  s.queue.push_back(std::move(job));
+  s.work.notify_all();
+  s.stats.blocked_last_ns = ns_since(start);
+  s.stats.blocked_ns += s.stats.blocked_last_ns;
+  s.stats.blocked_max_ns = std::max(s.stats.blocked_max_ns, s.stats.blocked_last_ns);
+  return Outcome::accepted;
+}
+
+Status Writer::wait(double timeout_s) {
+  State& s = *impl_->state;
+  Lock guard(s.mutex);
+  if (!s.idle.wait_until(guard, after_seconds(timeout_s), [&] { return s.done(); })) {
+    return fail(fmt::format("not written after {} s", timeout_s), s.options.directory,
+                s.pending.empty() ? "is the storage slow or gone?" : "do all ranks still run?");
+  }
+  if (s.failure.empty()) return {};
+  return fail(std::exchange(s.failure, {}));
+}
+
+Stats Writer::stats() const {
+  State& s = *impl_->state;
+  const Lock guard(s.mutex);
+  Stats out = s.stats;
+  if (s.writing) {
+    out.oldest_unwritten_ns = ns_since(s.writing_since);
+  } else if (!s.queue.empty()) {
+    out.oldest_unwritten_ns = ns_since(s.queue.front().accepted);
+  }
+  return out;
+}
+
+Status Writer::close() {
+  if (impl_->closed) return {};
+  impl_->closed = true;
+  State& s = *impl_->state;
+  Status result = wait(s.options.close_timeout_s);
+  bool quiet = false;
+  {
+    Lock guard(s.mutex);
+    s.stopping = true;
+    s.abandon = !s.done();
+    s.work.notify_all();
+    s.more_pending.notify_all();
+    // What is not stuck inside the kernel stops at its next look.
+    quiet = s.idle.wait_for(guard, std::chrono::seconds(2), [&] { return s.done(); });
+  }
+  for (std::thread* t : {&impl_->writer, &impl_->committer}) {
+    if (!t->joinable()) continue;
+    if (quiet) {
+      t->join();
+    } else {
+      t->detach();
+    }
+  }
+  // The lock is the process's until its threads are gone: a stuck one may still write.
+  if (quiet) s.lock = RankLock();
+  return result;
+}
+
+}  // namespace orrery::ckpt

@@ -1,0 +1,156 @@
+// Killed with -9: what was complete is still there, and nothing else is ever loaded.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "checkpoint_helpers.h"
+
+namespace orrery::ckpt::test {
+namespace {
+
+// The job of the child: goes on from the newest good checkpoint, says through `told` what it knows to be complete.
+[[noreturn]] void train(const std::string& directory, int rank, int world, const std::string& session, int told,
+                        const StorageFault& fault, std::int64_t last_step) {
+  const auto found = Checkpoint::newest_good(directory);
+  if (!found) ::_exit(3);
+  std::int64_t step = 0;
+  if (*found) {
+    if (!differs(**found).empty()) ::_exit(4);
+    step = (*found)->step();
+  }
+  Options o = small_options(directory);
+  o.rank = rank;
+  o.world = world;
+  o.session = session;
+  o.fault = fault;
+  o.keep_full = 1;  // the old one goes as soon as it may
+  auto w = Writer::open(o);
+  if (!w) ::_exit(5);
+  while (step < last_step) {
+    ++step;
+    const ToyState state(step);
+    const auto views = world == 1 ? state.views() : state.piece(40 * rank / world, 40 * (rank + 1) / world, rank == 0);
+    const Slot slot = step % 3 == 0 ? Slot::snapshot : Slot::full;
+    if (!w->save(step, slot, views, {})) ::_exit(6);
+    if (rank == 0 && step % 2 == 0) {
+      if (!w->wait(20)) ::_exit(7);
+      if (told >= 0 && ::write(told, &step, sizeof step) != sizeof step) ::_exit(8);
+    }
+  }
+  (void)w->close();
+  ::_exit(0);
+}
+
+struct Told {
+  int ends[2];
+  Told() {
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+  ~Told() {
+    ::close(ends[0]);
+    ::close(ends[1]);
+  }
+  std::int64_t newest = 0;
+  void read_all() {
+    std::int64_t step = 0;
+    while (::read(ends[0], &step, sizeof step) == sizeof step) newest = std::max(newest, step);
+  }
+};
+
+int wait_for(pid_t child) {
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+// What the kernel was given survives a kill, whether or not it reached a disk: in memory there are many more moments to
+// strike at in the same time, since syncs cost nothing.
+fs::path in_memory() { return fs::is_directory("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path(); }
+
+// Before each single operation on the storage in turn, from the first of a start to the end of the third save.
+TEST(CheckpointKill, BeforeEveryOperation) {
+  const Scratch dir(in_memory());
+  int struck = 0;
+  for (int at = 0; at < 400; ++at) {
+    const std::string directory = dir / ("c" + std::to_string(at));
+    Told told;
+    const auto run = [&](int die_at, std::int64_t last_step, const std::string& session) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        std::atomic<int> left{die_at};
+        const auto fault = [&](std::string_view, const std::string&) {
+          if (left-- == 0) ::kill(::getpid(), SIGKILL);
+          return 0;
+        };
+        train(directory, 0, 1, session, told.ends[1], fault, last_step);
+      }
+      const int status = wait_for(child);
+      told.read_all();
+      return status;
+    };
+    const int status = run(at, 4, "first");
+    if (WIFEXITED(status)) {
+      EXPECT_EQ(WEXITSTATUS(status), 0);
+      break;
+    }
+    ++struck;
+    const std::int64_t newest = newest_step(directory);
+    EXPECT_GE(newest, told.newest == 0 ? -1 : told.newest) << "operation " << at;
+    EXPECT_EQ(WEXITSTATUS(run(-1, 6, "second")), 0) << "operation " << at;
+    EXPECT_EQ(newest_step(directory), 6) << "operation " << at;
+    std::error_code ignored;
+    fs::remove_all(directory, ignored);
+  }
+  EXPECT_GT(struck, 50);
+}
+
+// At random moments, again and again in the same directory: a job that never gets far.
+void strike(int world, int strikes, unsigned longest_us, const fs::path& where) {
+  const Scratch dir(where);
+  std::mt19937 random(static_cast<unsigned>(world));
+  std::int64_t last = 0;
+  int advanced = 0;
+  for (int i = 0; i < strikes; ++i) {
+    Told told;
+    std::vector<pid_t> children;
+    for (int r = 0; r < world; ++r) {
+      const pid_t child = ::fork();
+      if (child == 0) train(dir / "c", r, world, "run " + std::to_string(i), told.ends[1], {}, 1'000'000);
+      children.push_back(child);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % longest_us));
+    // One first, or all at once.
+    const std::size_t first = random() % children.size();
+    ::kill(children[first], SIGKILL);
+    if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % (longest_us / 4)));
+    for (const pid_t child : children) ::kill(child, SIGKILL);
+    for (const pid_t child : children) {
+      const int status = wait_for(child);
+      EXPECT_TRUE(WIFSIGNALED(status)) << "exit status " << WEXITSTATUS(status) << ", strike " << i;
+    }
+    told.read_all();
+    const std::int64_t newest = newest_step(dir / "c");
+    EXPECT_GE(newest, told.newest == 0 ? -1 : told.newest) << "lost, strike " << i;
+    if (last > 0) {
+      EXPECT_GE(newest, last) << "went back, strike " << i;
+    }
+    advanced += newest > last ? 1 : 0;
+    last = std::max(last, newest);
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(advanced, strikes / 20) << "the strikes came too early to mean anything";
+}
+
+TEST(CheckpointKill, AtRandomMoments) { strike(1, 300, 12'000, in_memory()); }
+TEST(CheckpointKill, AtRandomMomentsSeveralRanks) { strike(3, 100, 30'000, in_memory()); }
+TEST(CheckpointKill, AtRandomMomentsOnADisk) { strike(1, 30, 150'000, fs::temp_directory_path()); }
+
+}  // namespace
+}  // namespace orrery::ckpt::test
