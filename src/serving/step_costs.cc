@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "estimate/operation_writer.h"
 #include "serving/reduce_law.h"
 
 namespace orrery {
@@ -176,6 +177,7 @@ class StepCosts::Writer {
   void communication(double ns, TransferKind kind, double bytes, Part part = Part::tensor_comm) {
     if (ns <= 0) return;
     Operation o = operation(part);
+    if (c_.operator_ns_ > 0) o.host_ns *= estimating::kCollectiveHost;  // through c10d
     o.comm_part = part;
     o.comm_ns = ns;
     o.doubt_ns = 0.15 * ns;
