@@ -177,9 +177,33 @@ std::vector<std::string> examples() {
   return out;
 }
 
+TEST(FactFiles, EnginesOfUnknownWaysAreRefused) {
+  const std::string engine = "[engine]\nname = \"e\"\nsource = \"here\"\nsure = \"seen\"\n";
+  const auto of_engine = [&](const std::string& more) { return refusal(engine + more, engine_of); };
+  EXPECT_EQ(of_engine(""), "");
+  expect_at(of_engine("scheduling = \"fair\"\n"), 5, "chunked, prefill-first or static");
+  expect_at(of_engine("kv_growth = \"slow\"\n"), 5, "paged or reserved");
+  expect_at(of_engine("preemption = \"never\"\n"), 5, "recompute or swap");
+  expect_at(of_engine("kernels = \"good\"\n"), 5, "fused, separate or unfused");
+  expect_at(of_engine("multi_gpu = \"any\"\n"), 5, "tensor or layers");
+  expect_at(of_engine("block_size = 0\n"), 5, "not possible");
+  expect_at(of_engine("step = 3\n"), 5, "step");
+}
+
+TEST(FactFiles, EveryBuiltInEngineIsRead) {
+  const auto all = known_engines();
+  ASSERT_TRUE(all) << all.error().line();
+  EXPECT_GE(all->size(), 9u);
+  for (const EngineFacts& e : *all) {
+    EXPECT_FALSE(e.source.empty()) << e.name;
+    EXPECT_EQ(engine_named_or_read(e.name)->name, e.name);
+  }
+  EXPECT_FALSE(engine_named_or_read("vlm"));
+}
+
 TEST(FactFiles, ExamplesOfTheDocumentationAreADirectoryOfFacts) {
   const std::vector<std::string> texts = examples();
-  ASSERT_EQ(texts.size(), 5u);
+  ASSERT_EQ(texts.size(), 6u);
   const TempFolder folder;
   for (std::size_t i = 0; i < texts.size(); ++i) folder.write(std::to_string(i) + ".toml", texts[i]);
   const auto own = read_facts_directory(folder.path.string());
@@ -191,6 +215,10 @@ TEST(FactFiles, ExamplesOfTheDocumentationAreADirectoryOfFacts) {
   EXPECT_EQ(p->nic_gb_per_s, 25);
   EXPECT_EQ(p->host.cores, 48);
   EXPECT_EQ(p->host.memory_gib, 256);
+  const auto e = engine_named_or_read("My Engine", *own);
+  ASSERT_TRUE(e) << e.error().line();
+  EXPECT_EQ(e->step_us, 900);
+  EXPECT_EQ(e->block_size, 16);
   const auto g = platform_named_or_read("2x my gpu", *own);
   ASSERT_TRUE(g) << g.error().line();
   EXPECT_EQ(g->gpus_per_node, 2);

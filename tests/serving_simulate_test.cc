@@ -179,6 +179,16 @@ TEST(Serving, StagesWorkOnDifferentSequences) {
   EXPECT_NEAR(total(2, 2) / total(2, 1), 1, 0.1);  // two fill them
 }
 
+TEST(Serving, StagesTakePieceAfterPieceOfAPrompt) {
+  ServeJob job = real_job("llama-2-7b", "4xH100", "llama.cpp");
+  job.engine.max_batched_tokens = 8;
+  const auto first = [&](std::int64_t pp) {
+    job.pp = pp;
+    return simulate(StepCosts(job), blocks_of(10'000), requests_of({{0, 800, 2}})).requests[0].first_token;
+  };
+  EXPECT_NEAR(first(4) / first(1), 0.25, 0.06);
+}
+
 TEST(Serving, AnswersEndWithTheContext) {
   ServeJob job = clockwork();
   job.max_model_len = 100;

@@ -173,7 +173,9 @@ OperatorTime OperatorCosts::attention(const AttentionWork& w) const {
                           gpu_.memory_gb_per_s, gpu_.l2_mib * 1e6};
   if (w.queries <= 1 && !w.backward) {
     const DecodeFitRow& row = decode_fit(architecture_, w.kv_heads < w.heads && w.shared_kv);
-    const AttentionParts t = decode_parts(row.fit, on, s, w.warm);
+    AttentionOnGpu reads = on;
+    if (is_geforce(gpu_, architecture_)) reads.bandwidth *= std::min(kWithoutInlineEcc, 1 / row.fit.memory_share);
+    const AttentionParts t = decode_parts(row.fit, reads, s, w.warm);
     return {t.ns, std::hypot(row.error, doubt_), bound_of(t.overhead_ns, t.compute_ns, t.memory_ns)};
   }
   const AttentionFitRow& row = attention_fit(architecture_, w.kernel);

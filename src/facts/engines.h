@@ -42,8 +42,8 @@ struct EngineFacts {
   double request_us = 0;        // of a new request: tokenising, queues between processes; not in the GPU's way
   // Products with one row by kernels of the engine's compiler: of the memory's bandwidth. 0 = as the laws say.
   double matvec_share = 0;
-  // A multiprocessor of products with one row, for kernels that do not reach the memory's bandwidth on any GPU; bytes
-  // of weights a clock. 0 = as the laws say.
+  // A multiprocessor of products with one row, for kernels that keep few loads under way: bytes of weights a clock,
+  // beside the memory's own time (the cubes of both add up). 0 = as the laws say.
   double matvec_bytes_per_clock = 0;
   bool shared_quantised_kv = true;  // grouped heads read keys and values of fewer bits once; false: once for each head
   bool shared_kv_on_amd = true;     // the same of any cache on AMD's GPUs

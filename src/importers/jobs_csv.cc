@@ -6,7 +6,7 @@
 namespace orrery {
 namespace {
 
-constexpr std::size_t kWindow = 1 << 20;
+constexpr std::size_t kWindow = 128 << 10;        // stays in the cache; grows with the longest row
 constexpr std::size_t kLongestQuoted = 64 << 10;  // a quote left open must not swallow the file
 
 std::size_t newline_in(const char* from, std::size_t size) {
@@ -16,8 +16,7 @@ std::size_t newline_in(const char* from, std::size_t size) {
 
 }  // namespace
 
-CsvReader::CsvReader(ByteSource& source, char separator)
-    : source_(source), separator_(separator), buffer_(2 * kWindow) {}
+CsvReader::CsvReader(ByteSource& source, char separator) : source_(source), separator_(separator), buffer_(kWindow) {}
 
 Result<bool> CsvReader::fill() {
   if (begin_ != 0) {
@@ -25,7 +24,7 @@ Result<bool> CsvReader::fill() {
     end_ -= begin_;
     begin_ = 0;
   }
-  if (buffer_.size() - end_ < kWindow) buffer_.resize(buffer_.size() + kWindow);
+  if (buffer_.size() - end_ < buffer_.size() / 2) buffer_.resize(2 * buffer_.size());
   auto got = source_.read(buffer_.data() + end_, buffer_.size() - end_);
   if (!got) return tl::unexpected(got.error());
   end_ += *got;
@@ -78,7 +77,7 @@ Result<CsvReader::Row> CsvReader::next(std::vector<std::string_view>& fields) {
     const bool rest_of_long = skipping_;
     skipping_ = !terminated && !at_end_;
     if (rest_of_long) continue;
-    if (skipping_) {
+    if (skipping_ || row.size() > kLongest) {
       text_ = row.substr(0, 200);
       fields.clear();
       return Row::bad;

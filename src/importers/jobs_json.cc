@@ -15,7 +15,7 @@ namespace {
 namespace dom = simdjson::dom;
 using F = JobField;
 
-constexpr std::size_t kWindow = 1 << 20;
+constexpr std::size_t kWindow = 128 << 10;
 constexpr std::size_t kLongestJob = 16 << 20;  // text of one job
 
 // Elements of the array of jobs, one at a time.

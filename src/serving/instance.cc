@@ -103,8 +103,10 @@ void Instance::add_prefill(Slot slot, std::int64_t tokens, Batch& batch) {
   StepShape& shape = batch.shape;
   ++shape.prefill_sequences;
   shape.prefill_tokens += tokens;
-  shape.prefill_pairs += attention_pairs(d(tokens), d(s.computed + tokens), true);
-  if (s.computed + tokens >= s.target) ++shape.finishing;
+  const std::int64_t before = s.computed + s.ahead;
+  shape.prefill_pairs += attention_pairs(d(tokens), d(before + tokens), true);
+  if (before + tokens >= s.target) ++shape.finishing;
+  s.ahead += tokens;
   s.in_flight = true;
   batch.parts.push_back({slot, tokens});
 }
@@ -147,9 +149,10 @@ void Instance::prefill_running(std::int64_t budget, Batch& batch) {
   for (const Slot slot : running_) {
     if (budget <= 0) break;
     Sequence& s = slots_[slot];
-    if (s.in_flight || s.decodes()) continue;
-    const std::int64_t tokens = std::min(s.target - s.computed, budget);
-    if (!grow(s, s.computed + tokens)) {
+    const std::int64_t done = s.computed + s.ahead;
+    if (done >= s.target) continue;
+    const std::int64_t tokens = std::min(s.target - done, budget);
+    if (!grow(s, done + tokens)) {
       blocked_ = Blocked::blocks;
       break;
     }
@@ -354,7 +357,8 @@ void Instance::complete(const Batch& batch, std::vector<Handoff>& handoffs) {
   bool ended = false;
   for (const Part& p : batch.parts) {
     Sequence& s = slots_[p.slot];
-    s.in_flight = false;
+    s.ahead -= p.tokens;
+    s.in_flight = s.ahead > 0;
     if (p.tokens > 0) {
       s.computed += p.tokens;
       if (!s.decodes()) continue;

@@ -61,6 +61,7 @@ class Instance {
     std::uint32_t request = 0;
     std::int64_t target = 0;    // tokens in the cache before the next token can be told
     std::int64_t computed = 0;  // of them and of those told since
+    std::int64_t ahead = 0;     // of its prompt, in steps that are under way: stages take piece after piece
     std::int64_t generated = 0, output = 1;
     std::int64_t blocks = 0;  // its own
     std::size_t pieces = 0;   // of its prefix, in use

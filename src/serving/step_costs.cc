@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "estimate/operation_writer.h"
 #include "serving/reduce_law.h"
 
 namespace orrery {
@@ -176,6 +177,7 @@ class StepCosts::Writer {
   void communication(double ns, TransferKind kind, double bytes, Part part = Part::tensor_comm) {
     if (ns <= 0) return;
     Operation o = operation(part);
+    if (c_.operator_ns_ > 0) o.host_ns *= estimating::kCollectiveHost;  // through c10d
     o.comm_part = part;
     o.comm_ns = ns;
     o.doubt_ns = 0.15 * ns;
@@ -223,7 +225,8 @@ class StepCosts::Writer {
     if (e_.matvec_bytes_per_clock > 0 && m <= 1) {
       const GpuFacts& gpu = job_.platform.gpu;
       const double rate = e_.matvec_bytes_per_clock * gpu.sms * std::max(gpu.boost_mhz, 1'000.0) / 1e3;
-      t.ns = std::max(t.ns, batch * n * k * weight_bytes(job_) / rate);
+      const double ns = batch * n * k * weight_bytes(job_) / rate;
+      t.ns = std::cbrt(t.ns * t.ns * t.ns + ns * ns * ns);
     }
     if (unpack > 0) {  // beside the loads
       const double ns = batch * n * k * unpack / (job_.platform.gpu.fp32_tflops * 1e3 / 2);
