@@ -14,8 +14,8 @@
     found.read("weight", out=tensor)                # into an array or a torch tensor that is there already
 
 Tensors are numpy arrays, torch tensors (on the CPU, or on a GPU where CUDA's runtime is found), or anything with
-__array_interface__. Needs only the shared library: beside this file, where ORRERY_CKPT_LIBRARY says, or where the system
-looks. What the arguments mean: checkpoint.h. Not a torch pickle: files are safetensors.
+__array_interface__. Needs only the shared library: where ORRERY_CKPT_LIBRARY says, beside this file, two folders above it
+(as installed), or where the system looks. What the arguments mean: checkpoint.h. Not a torch pickle: files are safetensors.
 """
 import ctypes
 import os
@@ -64,8 +64,10 @@ class _Stats(ctypes.Structure):
 
 
 def _load():
-    names = [os.environ.get("ORRERY_CKPT_LIBRARY"),
-             os.path.join(os.path.dirname(os.path.abspath(__file__)), "liborrery_ckpt.so.1"), "liborrery_ckpt.so.1"]
+    here = os.path.dirname(os.path.abspath(__file__))
+    names = [os.environ.get("ORRERY_CKPT_LIBRARY")]
+    names += [os.path.join(here, *place, "liborrery_ckpt.so.1") for place in ((), ("..", ".."))]  # as installed
+    names.append("liborrery_ckpt.so.1")
     failures = []
     for name in filter(None, names):
         try:
