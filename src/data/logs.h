@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "base/ids.h"
@@ -81,6 +82,7 @@ struct LogRows {
   std::vector<std::uint8_t> chained;  // 1 = "direct cause", 2 = "during handling" follows this exception
 
   std::size_t size() const { return line.size(); }
+  auto columns() { return std::tie(file, line, rank, node, time, text, steps_before, frame, code, patterns, chained); }
 };
 
 // One row a step that was logged; of long runs the older ones thinned out.
@@ -93,6 +95,7 @@ struct StepRows {
   std::vector<std::uint8_t> has_loss;
 
   std::size_t size() const { return line.size(); }
+  auto columns() { return std::tie(file, line, rank, step, loss, seconds, grad_norm, has_loss); }
 };
 
 // One row a kind of line: what is left of it without digits.
@@ -102,6 +105,7 @@ struct ShapeRows {
   std::vector<std::string> text;  // of the first line
 
   std::size_t size() const { return shape.size(); }
+  auto columns() { return std::tie(file, shape, count, first_line, text); }
 };
 
 struct LogTable {

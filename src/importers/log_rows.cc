@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
+#include <iterator>
+#include <tuple>
 
 #include "base/line_shape.h"
 #include "base/text_match.h"
@@ -27,6 +28,30 @@ bool is_source_line(std::string_view message) {
   for (const std::string_view word : {"raise ", "return ", "assert ", "with ", "if ", "self.", "logger.", "print("})
     if (s.substr(0, word.size()) == word) return true;
   return false;
+}
+
+// Of a struct of columns: the rows that `keep` says.
+template <class Rows, class Keep>
+void keep_rows(Rows& rows, Keep keep) {
+  const std::size_t n = rows.size();
+  const auto one = [&](auto& column) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (!keep(i)) continue;
+      if (kept != i) column[kept] = std::move(column[i]);
+      ++kept;
+    }
+    column.resize(kept);
+  };
+  std::apply([&](auto&... column) { (one(column), ...); }, rows.columns());
+}
+
+template <class Rows>
+void append_rows(Rows& to, Rows& from) {
+  const auto one = [](auto& a, auto& b) {
+    a.insert(a.end(), std::make_move_iterator(b.begin()), std::make_move_iterator(b.end()));
+  };
+  std::apply([&](auto&... a) { std::apply([&](auto&... b) { (one(a, b), ...); }, from.columns()); }, to.columns());
 }
 
 std::string around(std::string_view text, std::size_t at) {
@@ -177,27 +202,8 @@ void LogRowsWriter::step(const LinePrefix& prefix, std::uint64_t number) {
   s.grad_norm.push_back(v.grad_norm);
   s.has_loss.push_back(v.has_loss);
   if (s.size() < options_.most_steps) return;
-  // every second one of the older three quarters goes
-  std::size_t kept = 0;
-  const std::size_t old = s.size() / 4 * 3;
-  for (std::size_t i = 0; i < s.size(); ++i) {
-    if (i < old && i % 2 == 1) continue;
-    s.file[kept] = s.file[i];
-    s.line[kept] = s.line[i];
-    s.rank[kept] = s.rank[i];
-    s.step[kept] = s.step[i];
-    s.loss[kept] = s.loss[i];
-    s.seconds[kept] = s.seconds[i];
-    s.grad_norm[kept] = s.grad_norm[i];
-    s.has_loss[kept] = s.has_loss[i];
-    ++kept;
-  }
-  for (auto* v64 : {&s.loss, &s.seconds, &s.grad_norm}) v64->resize(kept);
-  s.file.resize(kept);
-  s.line.resize(kept);
-  s.rank.resize(kept);
-  s.step.resize(kept);
-  s.has_loss.resize(kept);
+  const std::size_t old = s.size() / 4 * 3;  // of the older three quarters every second one goes
+  keep_rows(s, [&](std::size_t i) { return i >= old || i % 2 == 0; });
 }
 
 void LogRowsWriter::row(std::string_view whole, const LinePrefix& prefix, std::uint64_t number,
@@ -234,38 +240,13 @@ void LogRowsWriter::forget_old(std::uint32_t pattern, std::size_t row) {
 }
 
 void LogRowsWriter::compact() {
-  LogRows& r = table_.rows;
-  std::vector<std::size_t> place(r.size());
+  std::vector<std::size_t> place(table_.rows.size());
   std::size_t kept = 0;
-  for (std::size_t i = 0; i < r.size(); ++i) {
+  for (std::size_t i = 0; i < place.size(); ++i) {
     place[i] = kept;
-    if (dead_[i] != 0) continue;
-    if (kept != i) {
-      r.file[kept] = r.file[i];
-      r.line[kept] = r.line[i];
-      r.rank[kept] = r.rank[i];
-      r.node[kept] = std::move(r.node[i]);
-      r.time[kept] = r.time[i];
-      r.text[kept] = std::move(r.text[i]);
-      r.steps_before[kept] = r.steps_before[i];
-      r.frame[kept] = std::move(r.frame[i]);
-      r.code[kept] = std::move(r.code[i]);
-      r.patterns[kept] = std::move(r.patterns[i]);
-      r.chained[kept] = r.chained[i];
-    }
-    ++kept;
+    kept += dead_[i] == 0;
   }
-  r.file.resize(kept);
-  r.line.resize(kept);
-  r.rank.resize(kept);
-  r.node.resize(kept);
-  r.time.resize(kept);
-  r.text.resize(kept);
-  r.steps_before.resize(kept);
-  r.frame.resize(kept);
-  r.code.resize(kept);
-  r.patterns.resize(kept);
-  r.chained.resize(kept);
+  keep_rows(table_.rows, [&](std::size_t i) { return dead_[i] == 0; });
   for (auto& [pattern, late] : late_)
     for (std::size_t& row : late) row = place[row];
   std::erase_if(last_row_, [&](const auto& e) { return dead_[e.second] != 0; });
@@ -316,33 +297,9 @@ void append_log(LogTable& to, LogTable from) {
   for (LogFile& f : from.files) to.files.push_back(std::move(f));
   for (auto* files : {&from.rows.file, &from.steps.file, &from.shapes.file})
     for (std::uint32_t& f : *files) f += base;
-  const auto move_all = [](auto& a, auto& b) {
-    a.insert(a.end(), std::make_move_iterator(b.begin()), std::make_move_iterator(b.end()));
-  };
-  move_all(to.rows.file, from.rows.file);
-  move_all(to.rows.line, from.rows.line);
-  move_all(to.rows.rank, from.rows.rank);
-  move_all(to.rows.node, from.rows.node);
-  move_all(to.rows.time, from.rows.time);
-  move_all(to.rows.text, from.rows.text);
-  move_all(to.rows.steps_before, from.rows.steps_before);
-  move_all(to.rows.frame, from.rows.frame);
-  move_all(to.rows.code, from.rows.code);
-  move_all(to.rows.patterns, from.rows.patterns);
-  move_all(to.rows.chained, from.rows.chained);
-  move_all(to.steps.file, from.steps.file);
-  move_all(to.steps.line, from.steps.line);
-  move_all(to.steps.rank, from.steps.rank);
-  move_all(to.steps.step, from.steps.step);
-  move_all(to.steps.loss, from.steps.loss);
-  move_all(to.steps.seconds, from.steps.seconds);
-  move_all(to.steps.grad_norm, from.steps.grad_norm);
-  move_all(to.steps.has_loss, from.steps.has_loss);
-  move_all(to.shapes.file, from.shapes.file);
-  move_all(to.shapes.shape, from.shapes.shape);
-  move_all(to.shapes.count, from.shapes.count);
-  move_all(to.shapes.first_line, from.shapes.first_line);
-  move_all(to.shapes.text, from.shapes.text);
+  append_rows(to.rows, from.rows);
+  append_rows(to.steps, from.steps);
+  append_rows(to.shapes, from.shapes);
   to.notes.merge(from.notes);
 }
 

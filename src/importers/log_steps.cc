@@ -107,6 +107,20 @@ double read_grad_norm(std::string_view s) {
   return -1;
 }
 
+// A bar of the training itself, which has no name or the name of an epoch: " 33%|###  | 667/2002
+// [4:51:05<8:54:01, 26.24s/it]".
+bool is_training_bar(std::string_view s) {
+  const std::size_t percent = s.find("%|");
+  if (percent == std::string_view::npos) return false;
+  std::string_view name = s.substr(0, percent);
+  while (!name.empty() && (digit(name.back()) || name.back() == ' ')) name.remove_suffix(1);
+  while (!name.empty() && name.front() == ' ') name.remove_prefix(1);
+  if (name.empty()) return true;
+  for (const std::string_view known : {"Epoch", "epoch", "Train", "train", "Step", "step", "Iter"})
+    if (name.substr(0, known.size()) == known) return true;
+  return false;
+}
+
 }  // namespace
 
 bool read_step(std::string_view message, StepValues& values) {
@@ -116,7 +130,10 @@ bool read_step(std::string_view message, StepValues& values) {
   values.step = read_step_number(message, named);
   values.seconds = read_seconds(message);
   values.grad_norm = read_grad_norm(message);
-  return values.has_loss || (named && values.seconds >= 0);
+  if (values.has_loss || (named && values.seconds >= 0)) return true;
+  if (values.step < 0 || !is_training_bar(message)) return false;
+  values.seconds = -1;  // what a bar says is a mean of many steps, and of whatever came between them
+  return true;
 }
 
 }  // namespace orrery

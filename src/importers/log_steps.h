@@ -14,7 +14,7 @@ struct StepValues {
   double grad_norm = -1;  // below 0 = not said; NaN as logged
 };
 
-// False: the line tells of no step (neither a loss nor an iteration).
+// False: the line tells of no step (neither a loss, nor an iteration, nor a bar of the training).
 bool read_step(std::string_view message, StepValues& values);
 
 }  // namespace orrery

@@ -17,7 +17,7 @@ struct BuiltIn {
 };
 
 // What every log is looked through for, beside the rules.
-constexpr std::array<BuiltIn, 12> kBuiltIn{{
+constexpr std::array<BuiltIn, 14> kBuiltIn{{
     {PatternClass::frame, "File \"[^\"\\n]{1,400}\", line \\d"},
     {PatternClass::chain, "The above exception was the direct cause of"},
     {PatternClass::chain, "During handling of the above exception, another"},
@@ -30,6 +30,8 @@ constexpr std::array<BuiltIn, 12> kBuiltIn{{
     {PatternClass::step, "\\bloss \\d"},
     {PatternClass::step, "\"loss\": "},
     {PatternClass::step, "\\bloss -?(?:nan|inf)"},
+    {PatternClass::step, "\\ds/it\\b"},
+    {PatternClass::step, "\\dit/s\\b"},
 }};
 
 struct FreeDatabase {
