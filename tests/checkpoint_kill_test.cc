@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "checkpoint_helpers.h"
@@ -109,6 +110,71 @@ TEST(CheckpointKill, BeforeEveryOperation) {
     fs::remove_all(directory, ignored);
   }
   EXPECT_GT(struck, 50);
+}
+
+// What would be left after the power went: of what the log of operations says, data that was not synced may be zeros,
+// names that were made or changed may be missing until their directory was synced.
+struct PowerLoss {
+  std::set<std::string> unsynced_data, unsynced_names;
+
+  void operation(const std::string& op, const std::string& path) {
+    const std::string partial = path + ".partial";
+    if (op == "write") unsynced_data.insert(path);
+    if (op == "sync") unsynced_data.erase(path);
+    if (op == "mkdir" || op == "rename") unsynced_names.insert(path);
+    if (op == "rename" && unsynced_data.erase(partial) > 0) unsynced_data.insert(path);
+    if (op == "sync_dir") {
+      std::erase_if(unsynced_names, [&](const std::string& name) { return fs::path(name).parent_path() == path; });
+    }
+  }
+  void strike(std::mt19937& random) const {
+    for (const std::string& file : unsynced_data) {
+      if (fs::is_regular_file(file) && random() % 2 == 0) spit(file, std::string(fs::file_size(file), '\0'));
+    }
+    for (const std::string& name : unsynced_names) {
+      std::error_code ignored;
+      if (random() % 2 == 0) fs::remove_all(name, ignored);
+    }
+  }
+};
+
+TEST(CheckpointKill, PowerLostBeforeEveryOperation) {
+  const Scratch dir(in_memory());
+  std::mt19937 random(3);
+  int struck = 0, lost = 0;
+  for (int at = 0; at < 600; ++at) {
+    const std::string directory = dir / ("c" + std::to_string(at)), log = dir / "log";
+    fs::remove(log);
+    Told told;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::atomic<int> left{at / 2};  // every moment twice: chance decides what is lost
+      const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      const auto fault = [&](std::string_view op, const std::string& path) {
+        if (left-- == 0) ::kill(::getpid(), SIGKILL);
+        const std::string line = std::string(op) + " " + path + "\n";
+        return ::write(fd, line.data(), line.size()) < 0 ? EIO : 0;
+      };
+      train(directory, 0, 1, "first", told.ends[1], fault, 5);
+    }
+    const int status = wait_for(child);
+    if (WIFEXITED(status)) {
+      EXPECT_EQ(WEXITSTATUS(status), 0);
+      break;
+    }
+    told.read_all();
+    ++struck;
+    PowerLoss power;
+    std::istringstream lines(slurp(log));
+    for (std::string op, path; lines >> op >> path;) power.operation(op, path);
+    lost += static_cast<int>(power.unsynced_data.size() + power.unsynced_names.size());
+    power.strike(random);
+    EXPECT_GE(newest_step(directory), told.newest == 0 ? -1 : told.newest) << "operation " << at / 2;
+    std::error_code ignored;
+    fs::remove_all(directory, ignored);
+  }
+  EXPECT_GT(struck, 150);
+  EXPECT_GT(lost, struck);  // there was something to lose
 }
 
 // At random moments, again and again in the same directory: a job that never gets far.

@@ -148,6 +148,20 @@ TEST(CheckpointSave, WithdrawnAreNotLoadedAgain) {
   EXPECT_EQ(newest_step(dir / "c"), 12);
 }
 
+TEST(CheckpointSave, WithdrawnDoNotPushOutWhatIsThere) {
+  const Scratch dir;
+  Options o = small_options(dir / "c");
+  o.keep_full = 3;
+  {
+    auto w = Writer::open(o);
+    for (const int step : {10, 20, 30}) save_now(*w, step);
+  }
+  auto w = Writer::open(o);  // which counts three, and then
+  ASSERT_TRUE(withdraw_after(dir / "c", list(dir / "c")->back().id));
+  save_now(*w, 15);
+  EXPECT_EQ(steps_in(dir / "c"), (std::vector<std::int64_t>{15, 10}));
+}
+
 TEST(CheckpointSave, WaitPolicyWaitsForABuffer) {
   const Scratch dir;
   Gate gate;

@@ -156,6 +156,20 @@ TEST(CliTrainer, GoesBackOnPurposeAndLeavesBatchesOut) {
   EXPECT_NE(job.weights(), undisturbed(20));
 }
 
+// Rank 1 dies before its part is written; rank 0 must not wait for it as long as for one that is slow.
+TEST(CliTrainer, ADeadRanksPartIsNotWaitedFor) {
+  const Job job;
+  const std::string line =
+      "--quiet --steps 30 --world 2 --addresses 127.0.0.1:$port,127.0.0.1:$((port + 1)) "
+      "--write-bytes-per-second 20000 --fault kill@6:1 " +
+      job.save;
+  const std::string program = "timeout 60 \"$(dirname \"$orrery\")/orrery_trainer\"" + std::string(small) + line;
+  const Outcome o = shell("port=$((20000 + RANDOM % 10000)); " + program + "--rank 1 & " + program +
+                          "--rank 0; first=$?; "
+                          "wait; exit $first");
+  EXPECT_EQ(o.status, 1) << o.err;  // 124: it hung
+}
+
 TEST(CliTrainer, HeartbeatOfEveryRank) {
   const Job job;
   EXPECT_EQ(train("--quiet --world 2 --steps 7 --heartbeat " + job.dir.path.string()).status, 0);
@@ -178,6 +192,39 @@ TEST(CliTrainer, RanksStartedOneByOne) {
                           job.out + "; first=$?; wait $! && exit $first");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(job.weights(), undisturbed(10));
+}
+
+// The three commands of README.md, one after the other: what it shows is what comes out, but for numbers that change.
+TEST(CliTrainer, ReadmeShowsWhatComesOut) {
+  const TempDir dir;
+  std::istringstream lines(read_file(ORRERY_SOURCE_DIR "/README.md"));
+  const std::string program = "$ build/orrery_trainer ";
+  const auto without_numbers = [](std::string line) {
+    const std::size_t at = std::min(line.find("crc32c"), std::min(line.find("blocked"), line.find("-full-")));
+    return line.substr(0, at);
+  };
+  int run = 0;
+  std::string out;
+  std::vector<std::string> ends;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind(program, 0) == 0) {
+      const bool fails = line.find("--fault") != std::string::npos;
+      const Outcome o = shell("program=\"$(dirname \"$orrery\")/orrery_trainer\"; cd " + dir.path.string() +
+                              " && \"$program\" " + line.substr(program.size()) + " 2>&1");
+      EXPECT_EQ(o.status, fails ? 1 : 0) << o.out;
+      out = "\n" + o.out;
+      const std::size_t weights = o.out.find("weights after");
+      if (weights != std::string::npos) ends.push_back(o.out.substr(weights));
+      ++run;
+    } else if (line.rfind("```", 0) == 0) {
+      out.clear();
+    } else if (!out.empty() && line != "...") {
+      EXPECT_NE(out.find("\n" + without_numbers(line)), std::string::npos) << line << "\nnot in" << out;
+    }
+  }
+  EXPECT_EQ(run, 3);
+  ASSERT_EQ(ends.size(), 2u);
+  EXPECT_EQ(ends[0], ends[1]);
 }
 
 TEST(CliTrainer, UnusableLinesAreRefused) {

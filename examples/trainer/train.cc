@@ -91,6 +91,10 @@ class Trainer {
   }
 
   int run();
+  // After an error: what is written stays, but a dead peer's part is not waited for.
+  void give_up() {
+    if (writer_) (void)writer_->close(5);
+  }
 
  private:
   void print(const std::string& line) const {
@@ -359,13 +363,21 @@ int run_rank(const Settings& settings, int rank, int listening, const std::vecto
   action.sa_flags = SA_RESTART;
   ::sigaction(SIGTERM, &action, nullptr);
   ::signal(SIGINT, SIG_DFL);
+  const auto say = [rank](const std::exception& e) {
+    const bool peer = dynamic_cast<const CommunicationError*>(&e) != nullptr;
+    std::fprintf(stderr, "[rank%d]: %s: %s\n", rank, peer ? "DistBackendError" : "RuntimeError", e.what());
+  };
   try {
     Ring ring(rank, listening, addresses, settings.timeout_s);
-    return Trainer(settings, rank, ring).run();
-  } catch (const CommunicationError& e) {
-    std::fprintf(stderr, "[rank%d]: DistBackendError: %s\n", rank, e.what());
+    Trainer trainer(settings, rank, ring);
+    try {
+      return trainer.run();
+    } catch (const std::exception& e) {
+      say(e);  // before anything that takes time
+      trainer.give_up();
+    }
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "[rank%d]: RuntimeError: %s\n", rank, e.what());
+    say(e);
   }
   return 1;
 }

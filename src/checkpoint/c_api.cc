@@ -178,6 +178,15 @@ int orrery_ckpt_get_stats(orrery_ckpt_writer* writer, orrery_ckpt_stats* out) {
   });
 }
 
+int orrery_ckpt_close_within(orrery_ckpt_writer* writer, double timeout_s) {
+  return guarded([&] {
+    if (writer == nullptr) return static_cast<int>(ORRERY_CKPT_OK);
+    const std::unique_ptr<orrery_ckpt_writer> owned(writer);
+    const auto ok = owned->writer.close(timeout_s);
+    return ok ? static_cast<int>(ORRERY_CKPT_OK) : failed(ok.error());
+  });
+}
+
 int orrery_ckpt_close(orrery_ckpt_writer* writer) {
   return guarded([&] {
     if (writer == nullptr) return static_cast<int>(ORRERY_CKPT_OK);

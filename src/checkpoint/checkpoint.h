@@ -127,7 +127,10 @@ class Writer {
   // or it took longer than `timeout_s`.
   Status wait(double timeout_s);
   Stats stats() const;
-  Status close();  // wait(close_timeout_s), then the lock is let go; storage that hangs is left to itself
+  // wait(), then the lock is let go; what hangs is left to itself. A rank that ends because a peer died has no use for
+  // waiting long: that peer's part may never come.
+  Status close(double timeout_s);
+  Status close();  // close(close_timeout_s)
 
  private:
   struct Impl;

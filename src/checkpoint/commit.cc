@@ -104,6 +104,11 @@ Status Catalogue::commit(const Directory& root, Manifest manifest) {
 
 Result<unsigned> Catalogue::keep_newest(const Directory& root, Slot slot, unsigned keep) {
   if (keep == 0) return 0u;
+  // Some may have been withdrawn or taken away since: they must not push out what is there.
+  std::erase_if(by_serial_, [&](const auto& entry) {
+    const auto dir = root.inside(entry.second.id, false);
+    return !dir || !dir->exists(manifest_name);
+  });
   std::vector<std::uint64_t> serials;
   for (const auto& [serial, entry] : by_serial_) {
     if (entry.slot == slot) serials.push_back(serial);
@@ -113,7 +118,6 @@ Result<unsigned> Catalogue::keep_newest(const Directory& root, Slot slot, unsign
     const auto at = by_serial_.find(serials[i]);
     const std::string id = at->second.id;
     by_serial_.erase(at);
-    if (!root.inside(id, false)) continue;  // someone else took it away
     if (auto ok = remove_checkpoint(root, id); !ok) return tl::unexpected(ok.error());
     ++removed;
   }

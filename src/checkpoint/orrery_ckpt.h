@@ -84,6 +84,7 @@ int orrery_ckpt_save(orrery_ckpt_writer* writer, int64_t step, int32_t slot, con
                      size_t count, const char* const* metadata, size_t pairs, int32_t* outcome);
 int orrery_ckpt_wait(orrery_ckpt_writer* writer, double timeout_s);
 int orrery_ckpt_get_stats(orrery_ckpt_writer* writer, orrery_ckpt_stats* stats); /* struct_size set by the caller */
+int orrery_ckpt_close_within(orrery_ckpt_writer* writer, double timeout_s); /* as close(), for a rank that ends early */
 int orrery_ckpt_close(orrery_ckpt_writer* writer); /* frees it, also where it returns an error */
 
 /* `slots`: 1 full, 2 snapshots, 3 both. ORRERY_CKPT_NONE: no checkpoint was ever completed there. */

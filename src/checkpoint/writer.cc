@@ -475,11 +475,13 @@ Stats Writer::stats() const {
   return out;
 }
 
-Status Writer::close() {
+Status Writer::close() { return close(impl_->state->options.close_timeout_s); }
+
+Status Writer::close(double timeout_s) {
   if (impl_->closed) return {};
   impl_->closed = true;
   State& s = *impl_->state;
-  Status result = wait(s.options.close_timeout_s);
+  Status result = wait(timeout_s);
   bool quiet = false;
   {
     Lock guard(s.mutex);

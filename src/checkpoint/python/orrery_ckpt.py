@@ -88,6 +88,7 @@ def _load():
         "wait": (ctypes.c_int, [handle, ctypes.c_double]),
         "get_stats": (ctypes.c_int, [handle, ctypes.POINTER(_Stats)]),
         "close": (ctypes.c_int, [handle]),
+        "close_within": (ctypes.c_int, [handle, ctypes.c_double]),
         "newest_good": (ctypes.c_int, [text, ctypes.c_int32, handle_out]),
         "open_id": (ctypes.c_int, [text, text, handle_out]),
         "withdraw_after": (ctypes.c_int, [text, text]),
@@ -209,10 +210,12 @@ class Writer:
         _call("get_stats", self._open(), ctypes.byref(stats))
         return {name: getattr(stats, name) for name, _ in _Stats._fields_[1:]}
 
-    def close(self):
+    def close(self, timeout_s=None):
         handle, self._handle = self._handle, None
-        if handle:
+        if handle and timeout_s is None:
             _call("close", handle)
+        elif handle:
+            _call("close_within", handle, timeout_s)
 
     def _open(self):
         if not self._handle:
@@ -223,7 +226,13 @@ class Writer:
         return self
 
     def __exit__(self, kind, value, trace):
-        self.close()
+        if kind is None:
+            self.close()
+            return
+        try:
+            self.close(timeout_s=10)  # a peer may be dead: its part never comes
+        except CheckpointError:
+            pass  # what ended the block matters more
 
     def __del__(self):
         if getattr(self, "_handle", None) and not sys.is_finalizing():
