@@ -151,11 +151,18 @@ TEST(Diagnose, InnerExceptionsAndWhatReadsCheckpoints) {
 TEST(Diagnose, ExceptionsThatPythonIgnoresEndedNothing) {
   EXPECT_EQ(
       diagnose_text(steps(0, 5) +
-                    "Exception ignored in: <function f at 0x1>\nTraceback (most recent call last):\n"
+                    "Exception ignored in: <function Iter.__del__ at 0x1>\nTraceback (most recent call last):\n"
                     "  File \"/d/a.py\", line 3, in __del__\n    self.x\nAttributeError: 'NoneType' object has no "
                     "attribute 'x'\n")
           .verdict,
       Verdict::healthy);
+}
+
+TEST(Diagnose, AnotherTracebackAfterAnIgnoredExceptionCounts) {
+  EXPECT_EQ(diagnose_text("Exception ignored in: <function Iter.__del__ at 0x1>\nTraceback (most recent call last):\n"
+                          "  File \"/d/a.py\", line 3, in forward\n    self.x\nAttributeError: x\n")
+                .reason,
+            "Attribute Error");
 }
 
 TEST(Diagnose, PreprocessingOnOneRankWhileTheOthersWait) {

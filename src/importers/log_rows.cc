@@ -137,7 +137,8 @@ void LogRowsWriter::line(std::string_view text, std::size_t from, std::size_t to
         break;
       case PatternClass::ignored: {  // with a traceback of its own below; alone it is no more than a remark
         const std::string_view below = text.substr(std::min(to + 1, text.size()), 200);
-        if (has(below.substr(0, below.find('\n')), "Traceback (most recent")) ignored_[prefix.rank] = number;
+        if (has(below.substr(0, below.find('\n')), "Traceback (most recent"))
+          ignored_[prefix.rank] = {number, std::string(prefix.message.substr(0, kLongestText))};
         break;
       }
       case PatternClass::chain: {
@@ -157,8 +158,8 @@ void LogRowsWriter::line(std::string_view text, std::size_t from, std::size_t to
   std::erase_if(rules, [&](std::uint32_t p) { return !patterns_.matches(p, prefix.message); });
   if (rules.empty()) return;
   if (const auto it = ignored_.find(prefix.rank); it != ignored_.end()) {
-    const bool near = it->second != number && it->second + kIgnoredReach >= number;
-    if (it->second != number) ignored_.erase(it);
+    const bool near = it->second.line != number && it->second.line + kIgnoredReach >= number;
+    if (it->second.line != number) ignored_.erase(it);
     if (near) return;
   }
   row(piece, prefix, number, std::move(rules));
@@ -173,7 +174,17 @@ void LogRowsWriter::frame(std::string_view text, std::size_t to, const LinePrefi
   f.line = number;
   f.file = prefix.message.substr(open + 6, close - open - 6);
   const std::size_t in = prefix.message.find(", in ", close);
-  if (in != std::string_view::npos) f.file += ":" + std::string(prefix.message.substr(in + 5, 80));
+  const std::string_view function = in == std::string_view::npos ? "" : prefix.message.substr(in + 5, 80);
+  // The first frame after "Exception ignored in X" is in X, or the traceback is another's.
+  if (const auto it = ignored_.find(prefix.rank); it != ignored_.end() && it->second.line + 2 >= number) {
+    const std::size_t slash = f.file.rfind('/');
+    std::string_view stem = std::string_view(f.file).substr(slash == std::string::npos ? 0 : slash + 1);
+    stem = stem.substr(0, stem.find('.'));
+    const bool its =
+        (!function.empty() && has(it->second.text, function)) || (stem.size() >= 4 && has(it->second.text, stem));
+    if (!its) ignored_.erase(it);
+  }
+  if (!function.empty()) f.file += ":" + std::string(function);
   f.code.clear();
   if (to + 1 >= text.size()) return;
   const std::size_t stop = std::min(text.find('\n', to + 1), text.size());

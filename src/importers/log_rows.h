@@ -43,7 +43,11 @@ class LogRowsWriter {
   std::vector<std::uint32_t> on_line_;  // patterns hit on the current line
   std::vector<std::size_t> ends_;       // where each ended, from the line's start
   std::unordered_map<std::int32_t, Frame> frames_;
-  std::unordered_map<std::int32_t, std::uint64_t> ignored_;   // rank -> line of "Exception ignored in"
+  struct Ignored {
+    std::uint64_t line = 0;
+    std::string text;  // in what: "<function Iter.__del__ at 0x1>"
+  };
+  std::unordered_map<std::int32_t, Ignored> ignored_;         // rank -> its last "Exception ignored in"
   std::unordered_map<std::int32_t, std::size_t> last_row_;    // rank -> its last row
   std::unordered_map<std::uint32_t, std::uint64_t> counted_;  // pattern -> rows so far
   std::unordered_map<std::uint32_t, std::deque<std::size_t>> late_;
