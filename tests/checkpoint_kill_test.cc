@@ -219,8 +219,8 @@ void strike(int world, int strikes, double longest_us, const fs::path& where) {
   EXPECT_GT(advanced, strikes / 20) << "the strikes came too early to mean anything";
 }
 
-TEST(CheckpointKill, AtRandomMoments) { strike(1, 600, 8'000, in_memory()); }
-TEST(CheckpointKill, AtRandomMomentsSeveralRanks) { strike(3, 200, 20'000, in_memory()); }
+TEST(CheckpointKill, AtRandomMoments) { strike(1, 500, 8'000, in_memory()); }
+TEST(CheckpointKill, AtRandomMomentsSeveralRanks) { strike(3, 150, 20'000, in_memory()); }
 TEST(CheckpointKill, AtRandomMomentsOnADisk) { strike(1, 30, 100'000, fs::temp_directory_path()); }
 
 }  // namespace

@@ -55,10 +55,10 @@ TEST(CliTrainer, NumberOfRanksDoesNotShow) {
 
 // All of its processes, at random moments, until it gets through; each time on another number of ranks.
 TEST(CliTrainer, KilledAgainAndAgainItEndsWithTheSameWeights) {
-  const std::string expected = undisturbed(1000);
+  const std::string expected = undisturbed(600);
   const Job job;
   std::mt19937 random(7);
-  const std::string line = "--quiet --steps 1000 --snapshot-interval 3 " + job.save + job.out;
+  const std::string line = "--quiet --steps 600 --snapshot-interval 3 " + job.save + job.out;
   int killed = 0, status = 1;
   for (int i = 0; i < 60 && status != 0; ++i) {
     const std::string limit = i < 8 ? "timeout -s KILL 0." + std::to_string(100 + random() % 100) : std::string();
