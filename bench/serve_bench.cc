@@ -95,13 +95,16 @@ class Server {
     thread_ = std::thread([this] { serve(); });
   }
   ~Server() {
-    stop_ = true;
-    thread_.join();
+    finish();
     for (const Connection& c : connections_) ::close(c.socket);
     ::close(listener_);
   }
   int port() const { return port_; }
-  std::vector<Served> log;  // read when everybody has been served
+  void finish() {  // what was being written is written
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  std::vector<Served> log;  // after finish()
 
  private:
   struct Connection {
@@ -185,6 +188,7 @@ void measure_loadgen() {
     whole.push_back((r.record.end - r.sent) / 1e6);
     late.push_back((r.sent - r.record.arrival) / 1e6);
   }
+  server.finish();
   std::vector<double> served;
   for (const Served& s : server.log) {
     own.push_back(std::chrono::duration<double, std::milli>(s.first - s.got).count());
