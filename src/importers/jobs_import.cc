@@ -22,17 +22,11 @@ constexpr std::array<JobSchema, 7> kSchemas = {{{"acme", acme_form},
                                                 {"sacct", sacct_form},
                                                 {"plain", plain_form}}};
 
-std::string_view trimmed(std::string_view s) {
-  while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
-  while (!s.empty() && (s.back() == ' ' || s.back() == '\t' || s.back() == '\r')) s.remove_suffix(1);
-  return s;
-}
-
 JobHeader header_of(const std::vector<std::string_view>& fields) {
   JobHeader h;
   for (std::string_view f : fields) {
     if (h.names.empty() && f.starts_with("\xef\xbb\xbf")) f.remove_prefix(3);
-    f = trimmed(f);
+    f = without_blanks(f);
     if (f.size() >= 2 && f.front() == '"' && f.back() == '"') f = f.substr(1, f.size() - 2);
     h.names.push_back(lower(f.substr(0, f.find('%'))));  // sacct's widths: "JobID%20"
   }
@@ -178,13 +172,22 @@ Result<JobTable> import_jobs(ByteSource& source, const std::string& label, const
       continue;
     }
     if (form->adjust) record = {};  // it may have filled what has no column
-    for (std::size_t u = 0; u < uses; ++u) record.text[used[u].first] = fields[used[u].second];
+    for (std::size_t u = 0; u < uses; ++u) {
+      std::string_view text = fields[used[u].second];
+      if (!text.empty() && (text.front() <= ' ' || text.back() <= ' ')) text = without_blanks(text);
+      record.text[used[u].first] = text;
+    }
     if (form->adjust && form->adjust(fields, *form, record, scratch) == RecordUse::skip) continue;
     rows.add(record, reader.line());
   }
   rows.finish();
   table.notes.add("job-step", Severity::info, scratch.skipped, label + ": " + scratch.first_skipped,
                   "steps are part of the job above them");
+  table.notes.add(
+      "array-as-one-job", Severity::warning, scratch.array_tasks, label + ": " + scratch.first_array,
+      "tasks of arrays that wait, in one record: each such record is one job; sacct --array lists them all");
+  table.notes.add("resource-unknown", Severity::warning, scratch.other_resources, label + ": " + scratch.first_other,
+                  "not counted as GPUs");
   const SourceTrouble trouble = source.trouble();
   if (trouble.kind != SourceTrouble::Kind::none)
     table.notes.add("truncated", Severity::data_loss, 1,
