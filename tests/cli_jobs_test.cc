@@ -105,8 +105,50 @@ TEST(CliJobs, FilesOfOneClusterAreOneTable) {
   const Json d = jobs("--cluster march.csv=C --cluster april.csv=C " + (dir / "march.csv") + " " + (dir / "april.csv"));
   ASSERT_EQ(d["clusters"].size(), 1u);
   EXPECT_EQ(d["clusters"][0]["jobs"], 4);
+  EXPECT_EQ(named(d["notes"], "duplicate-row")["count"], 2) << "rows of april that march has, too";
+  EXPECT_NE(named(d["notes"], "duplicate-row")["first"].get<std::string>().find("april.csv: job 1"), std::string::npos);
+  const std::string march = dir / "march.csv";
+  EXPECT_EQ(named(jobs("--cluster march.csv=C " + march + " " + march)["notes"], "duplicate-row")["count"], 2);
   const Json all = jobs(dir.path.string());
   EXPECT_EQ(all["clusters"].size(), 2u);
+  expect_refused("--cluster may.csv=C " + march, "no file may.csv among the inputs");
+}
+
+TEST(CliJobs, AnEmptyMonthAndABrokenOne) {
+  const TempDir dir;
+  write_text(dir / "march.csv", kTwo);
+  write_text(dir / "april.csv", "job_id,gpus,duration\n");
+  const Json d = jobs((dir / "april.csv") + " " + (dir / "march.csv"));
+  EXPECT_EQ(d["clusters"].size(), 1u);
+  EXPECT_EQ(named(d["notes"], "no-jobs")["count"], 1);
+  expect_refused(dir / "april.csv", "a header and no jobs");
+  write_text(dir / "notes.txt", "nothing of this kind\n");
+  EXPECT_EQ(jobs(dir.path.string())["clusters"].size(), 1u) << "what is no job record is left out";
+  write_text(dir / "may.csv", "1,ada,8,COMPLETED,2024-01-01T00:00:00\n");
+  write_text(dir / "june.txt", "JobID|State|Start|End|Elapsed\n1|COMPLETED|Unknown|Unknown|00:00:01\n");
+  write_text(dir / "july.csv", "job_id,gpus,duration\n1,many,3\n");
+  EXPECT_EQ(shell("gzip -c samples/jobs.csv | head -c 12 > " + (dir / "august.csv.gz")).status, 0);
+  const Json broken = jobs(dir.path.string(), 1);
+  EXPECT_EQ(broken["clusters"].size(), 1u);
+  EXPECT_EQ(named(broken["notes"], "unusable-file")["count"], 4);
+  EXPECT_EQ(named(broken["notes"], "unusable-file")["severity"], "data-loss");
+}
+
+TEST(CliJobs, NoOutputIsAnInput) {
+  const TempDir dir;
+  write_text(dir / "types.csv", kTwo);
+  write_text(dir / "why.csv", "job_id,reason\n2,ECC Error\n");
+  const std::string in = dir / "types.csv";
+  fs::create_symlink(in, dir / "link.html");
+  expect_refused("--html " + in + " " + in, "would be written over an input");
+  expect_refused("--html " + (dir / "link.html") + " " + in, "would be written over an input");
+  expect_refused("--html " + in + " " + dir.path.string(), "would be written over an input");
+  expect_refused("--html " + (dir / "why.csv") + " --reasons " + (dir / "why.csv") + " " + in,
+                 "would be written over an input");
+  expect_refused("--csv " + dir.path.string() + " " + in, "would be written over an input");
+  expect_refused("progress --html " + in + " " + in, "would be written over an input");
+  EXPECT_EQ(read_file(in), kTwo);
+  EXPECT_EQ(orrery("jobs --html " + (dir / "new.html") + " " + in).status, 0);
 }
 
 TEST(CliJobs, TheOrderOfRowsDoesNotMatter) {

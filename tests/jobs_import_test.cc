@@ -423,14 +423,23 @@ TEST(JobFaults, WhatIsNotJobsIsRefusedInOneLine) {
   EXPECT_EQ(refusal(""), "made.csv: an empty file");
   EXPECT_EQ(refusal("hello\nworld\n"), "made.csv: not job records: hello (docs/formats/jobs.md names the columns)");
   EXPECT_NE(refusal("job_id,duration\n1,2\n").find("without a number of GPUs"), std::string::npos);
-  EXPECT_EQ(refusal("gpus,duration\n"), "made.csv: a header and no jobs");
   EXPECT_EQ(refusal("gpus,duration\nx,1\n"), "made.csv: no usable job: made.csv:2: not a number of GPUs: x");
   JobImportOptions helios;
   helios.schema = "helios";
   EXPECT_NE(refusal("gpus,duration\n1,1\n", helios).find("not a file of schema helios"), std::string::npos);
   EXPECT_NE(refusal(R"({"jobs": [{"job_id": 1}, )").find("no usable job"), std::string::npos);
   EXPECT_NE(refusal(R"([{"jobid": "a", "attempts": [)").find("no"), std::string::npos);
-  EXPECT_EQ(refusal(R"({"jobs": []})"), "made.csv: no jobs in it");
+  EXPECT_NE(refusal("JobID|State|Start|End|Elapsed\n").find("sacct needs AllocTRES"), std::string::npos);
+  EXPECT_EQ(unusable_jobs("1,ada,8,COMPLETED,2024-01-01T00:00:00\n").rfind("rows of jobs without a header", 0), 0u);
+  EXPECT_EQ(unusable_jobs("a,b,c,d\n1,2,3,4\n"), "");
+}
+
+TEST(JobFaults, AFileWithoutJobsIsAnEmptyTable) {
+  for (const char* text : {"gpus,duration\n", R"({"jobs": []})", "JobID|Elapsed|AllocTRES\n"}) {
+    const JobTable t = read(text);
+    EXPECT_EQ(t.size(), 0u) << text;
+    EXPECT_NE(note(t, "no-jobs"), nullptr) << text;
+  }
 }
 
 TEST(JobFaults, ACutDocumentKeepsItsJobs) {

@@ -101,6 +101,14 @@ Status join(const Args& args, std::vector<JobTable>& tables, Categories& categor
   return {};
 }
 
+// The files that are read: the page, or a table of --csv, must not be one of them.
+std::vector<std::string> read_paths(const Args& args) {
+  std::vector<std::string> paths = args.positional;
+  if (const auto it = args.options.find("--reasons"); it != args.options.end())
+    paths.insert(paths.end(), it->second.begin(), it->second.end());
+  return paths;
+}
+
 Result<int> run_jobs(const Args& args) {
   const auto options = understand(*find_command("jobs"), args);
   if (!options) return tl::unexpected(options.error());
@@ -112,6 +120,8 @@ Result<int> run_jobs(const Args& args) {
         return fail(option + " is for job records", "jobs " + first, "see orrery help jobs");
     }
     if (logs.empty()) return fail("which logs?", "jobs " + first, "orrery jobs " + first + " LOG...");
+    if (auto ok = refuse_output_over_input("--html", args.value("--html"), logs); !ok)
+      return tl::unexpected(ok.error());
     return first == "trials" ? run_jobs_trials(args, logs, *options) : run_jobs_progress(args, logs, *options);
   }
   if (args.has("--stage")) return fail("is for the logs of trials", "--stage", "orrery jobs trials LOG...");
@@ -119,6 +129,8 @@ Result<int> run_jobs(const Args& args) {
   if (!import) return tl::unexpected(import.error());
   const auto asked = understand_jobs(args);
   if (!asked) return tl::unexpected(asked.error());
+  if (auto ok = refuse_output_over_input("--html", args.value("--html"), read_paths(args)); !ok)
+    return tl::unexpected(ok.error());
   Progress progress(options->show_progress);
   auto inputs = read_job_inputs(args.positional, *import, options->threads, progress);
   if (!inputs) return tl::unexpected(inputs.error());
@@ -161,6 +173,8 @@ Result<int> run_jobs(const Args& args) {
     if (!by) return tl::unexpected(by.error());
     d.sections.insert(d.sections.begin() + (stats.empty() ? 0 : 1), std::move(*by));
   }
+  if (auto ok = refuse_tables_over_input(args.value("--csv"), d, read_paths(args)); !ok)
+    return tl::unexpected(ok.error());
   if (const std::string path = args.value("--html"); !path.empty()) {
     progress.stage("writing " + path);
     std::string names;

@@ -317,8 +317,8 @@ Result<JobTable> import_json_jobs(ByteSource& source, const std::string& label, 
   if (cut || broken)
     table.notes.add(cut ? "truncated" : "broken-json", Severity::data_loss, 1,
                     fmt::format("{}: byte {}", label, elements.place()), "the jobs before it are answered for");
-  if (table.size() == 0)
-    return fail(table.notes.rows.empty() ? "no jobs in it" : "no usable job: " + table.notes.rows[0].first, label);
+  if (table.size() == 0 && table.notes.lost_data()) return fail("no usable job: " + table.notes.rows[0].first, label);
+  if (table.size() == 0) table.notes.add("no-jobs", Severity::info, 1, label, "an answer without jobs");
   return table;
 }
 
