@@ -1,9 +1,13 @@
 // orrery jobs: who uses a datacenter's GPUs, how long jobs run and wait, how they end.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <set>
 
 #include "base/byte_source.h"
+#include "base/json_text.h"
 #include "base/number_text.h"
 #include "cli/command.h"
 #include "cli/common_options.h"
@@ -64,6 +68,8 @@ Result<Asked> understand_jobs(const Args& args) {
     for (const std::string& text : it->second) {
       auto question = read_sim_question(text);
       if (!question) return tl::unexpected(question.error());
+      for (const SimQuestion& q : a.questions)
+        if (q.text == text) return fail("given twice: " + text, "--what-if");
       a.questions.push_back(std::move(*question));
     }
   return a;
@@ -91,14 +97,34 @@ Status join(const Args& args, std::vector<JobTable>& tables, Categories& categor
     const auto reasons = import_reasons(**source, path);
     if (!reasons) return tl::unexpected(reasons.error());
     std::uint64_t joined = 0;
-    for (JobTable& t : tables) joined += join_reasons(t, *reasons);
+    std::vector<bool> used(reasons->reason_of.size());
+    for (JobTable& t : tables) joined += join_reasons(t, *reasons, &used);
     if (joined == 0)
       return fail("no job has an id of this file", path, "ids are those of the job records; logs are named after them");
     for (const auto& [reason, category] : reasons->categories) categories.emplace(reason, category);
     notes.merge(reasons->notes);
-    notes.add("reasons-joined", Severity::info, joined, path);
+    notes.add("reasons-joined", Severity::info, joined, path, "jobs that got a reason");
+    const auto unmatched = static_cast<std::uint64_t>(std::count(used.begin(), used.end(), false));
+    if (unmatched != 0) {
+      const auto first = static_cast<std::size_t>(std::find(used.begin(), used.end(), false) - used.begin());
+      notes.add("reasons-unmatched", Severity::warning, unmatched,
+                path + ": " + quote_for_people(reasons->reason_of[first].first, 60), "reasons of no job that was read");
+    }
   }
   return {};
+}
+
+// Who waits long without a bar to look at (standard error is no terminal) gets a line now and then.
+struct Told {
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now(),
+                                        next = begin + std::chrono::seconds(10);
+};
+void tell_simulated(std::uint64_t done, std::uint64_t all, Told& told) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < told.next) return;
+  told.next = now + std::chrono::seconds(30);
+  const double seconds = std::chrono::duration<double>(now - told.begin).count();
+  fmt::print(stderr, "orrery jobs: simulating, {} of {} jobs submitted, {:.0f} s\n", done, all, seconds);
 }
 
 // The files that are read: the page, or a table of --csv, must not be one of them.
@@ -163,8 +189,15 @@ Result<int> run_jobs(const Args& args) {
   describe_utilization(inputs->utilization, asked->power, d.sections);
   if (!asked->questions.empty()) {
     progress.stage("simulating");
+    const bool say_so = !options->show_progress && !args.has("--quiet");
+    Told told;
     auto what_if = jobs_what_if(
-        tables, asked->questions, [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); }, d.notes);
+        tables, asked->questions,
+        [&](std::uint64_t done, std::uint64_t all) {
+          progress.update(done, all);
+          if (say_so) tell_simulated(done, all, told);
+        },
+        d.notes);
     if (!what_if) return tl::unexpected(what_if.error());
     for (Section& s : *what_if) d.sections.push_back(std::move(s));
   }
