@@ -241,7 +241,8 @@ std::vector<OptionSpec> jobs_options() {
         "preempt=on "
         "(others use what is reserved until it is needed), checkpoint=SECONDS (where a stopped job goes on), "
         "depth=JOBS "
-        "(that a pass looks at); may be repeated (docs/model.md)",
+        "(that a pass looks at: 1000; 100 under conservative with limits or a reservation); may be repeated "
+        "(docs/model.md)",
         Takes::word, true},
        {"--stage", "inference|metric=REGEX", "trials: the line that begins this stage (RE2; may be repeated)",
         Takes::word, true},
@@ -277,13 +278,15 @@ Command jobs_command() {
           "A GPU job asks for GPUs; GPU time is its duration times its GPUs. Some traces count the waiting in the "
           "column of durations: --duration run and total are computed from the times instead, and the answer says "
           "which is shown. Failures, patterns and simulations always take start to end. Rows that cannot be read "
-          "are counted, with the first.\n\n"
+          "are counted, with the first. In a directory or a list a file without jobs is noted; in a directory so is "
+          "one "
+          "that cannot be used (exit status 1). No output is written over an input.\n\n"
           "orrery jobs progress LOG...: the logs of one pretraining run, attempt after attempt: the curve of its "
           "steps, "
           "its rollbacks, what was done again, when it stood still. orrery jobs trials LOG...: of evaluation trials, "
           "a log each, the stages (load, inference, metric) and how long the GPU was idle.",
       .options = jobs_options(),
-      .when_incomplete = "rows could not be read, or a file was cut; the others are answered for",
+      .when_incomplete = "rows or files could not be read, or a file was cut; the others are answered for",
       .examples = {{"The sample's jobs:", "orrery jobs samples/jobs.csv"},
                    {"A page to look at:", "orrery jobs samples/jobs.csv --html jobs.html"},
                    {"The same jobs on fewer GPUs, and with half of them kept for pretraining:",
