@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cluster/failures.h"
@@ -28,11 +29,11 @@ void run_queues(const orrery::JobTable& t) {
     jobs.push_back({t.submit_ms[r], run, std::int64_t{t.limit_s[r]} * 1000, t.gpu_milli[r], r % 3 == 0});
   }
   for (const auto order : {SimPolicy::Order::fifo, SimPolicy::Order::easy, SimPolicy::Order::conservative})
-    for (const bool preempt : {false, true}) {
+    for (const auto& [reserved, preempt] : {std::pair{8'000, false}, {8'000, true}, {0, false}}) {
       SimPolicy p;
       p.order = order;
       p.gpu_milli = 16'000;
-      p.reserved_milli = 8'000;
+      p.reserved_milli = reserved;
       p.preempt = preempt;
       const SimResult r = simulate(jobs, p);
       std::uint64_t never = 0;
@@ -56,10 +57,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   const JobTable& t = *jobs;
   const std::size_t n = t.size();
-  require(n > 0 && t.submit_ms.size() == n && t.start_ms.size() == n && t.end_ms.size() == n);
+  require(t.submit_ms.size() == n && t.start_ms.size() == n && t.end_ms.size() == n);
   require(t.duration_ms.size() == n && t.queue_ms.size() == n && t.cpu_milli.size() == n && t.nodes.size() == n);
   require(t.user.size() == n && t.group.size() == n && t.type.size() == n && t.state.size() == n);
-  require(t.reason.size() == n && t.limit_s.size() == n && t.id_end.size() == n && t.id_end.back() == t.ids.size());
+  require(t.reason.size() == n && t.limit_s.size() == n && t.id_end.size() == n);
+  require(n == 0 ? t.ids.empty() && !t.notes.rows.empty() : t.id_end.back() == t.ids.size());
   for (std::size_t r = 0; r < n; ++r) {
     require(t.gpu_milli[r] >= 0 && t.cpu_milli[r] >= 0 && t.nodes[r] >= 0);
     require(t.queue_ms[r] == kNoTime || t.queue_ms[r] >= 0);

@@ -105,8 +105,50 @@ TEST(CliJobs, FilesOfOneClusterAreOneTable) {
   const Json d = jobs("--cluster march.csv=C --cluster april.csv=C " + (dir / "march.csv") + " " + (dir / "april.csv"));
   ASSERT_EQ(d["clusters"].size(), 1u);
   EXPECT_EQ(d["clusters"][0]["jobs"], 4);
+  EXPECT_EQ(named(d["notes"], "duplicate-row")["count"], 2) << "rows of april that march has, too";
+  EXPECT_NE(named(d["notes"], "duplicate-row")["first"].get<std::string>().find("april.csv: job 1"), std::string::npos);
+  const std::string march = dir / "march.csv";
+  EXPECT_EQ(named(jobs("--cluster march.csv=C " + march + " " + march)["notes"], "duplicate-row")["count"], 2);
   const Json all = jobs(dir.path.string());
   EXPECT_EQ(all["clusters"].size(), 2u);
+  expect_refused("--cluster may.csv=C " + march, "no file may.csv among the inputs");
+}
+
+TEST(CliJobs, AnEmptyMonthAndABrokenOne) {
+  const TempDir dir;
+  write_text(dir / "march.csv", kTwo);
+  write_text(dir / "april.csv", "job_id,gpus,duration\n");
+  const Json d = jobs((dir / "april.csv") + " " + (dir / "march.csv"));
+  EXPECT_EQ(d["clusters"].size(), 1u);
+  EXPECT_EQ(named(d["notes"], "no-jobs")["count"], 1);
+  expect_refused(dir / "april.csv", "a header and no jobs");
+  write_text(dir / "notes.txt", "nothing of this kind\n");
+  EXPECT_EQ(jobs(dir.path.string())["clusters"].size(), 1u) << "what is no job record is left out";
+  write_text(dir / "may.csv", "1,ada,8,COMPLETED,2024-01-01T00:00:00\n");
+  write_text(dir / "june.txt", "JobID|State|Start|End|Elapsed\n1|COMPLETED|Unknown|Unknown|00:00:01\n");
+  write_text(dir / "july.csv", "job_id,gpus,duration\n1,many,3\n");
+  EXPECT_EQ(shell("gzip -c samples/jobs.csv | head -c 12 > " + (dir / "august.csv.gz")).status, 0);
+  const Json broken = jobs(dir.path.string(), 1);
+  EXPECT_EQ(broken["clusters"].size(), 1u);
+  EXPECT_EQ(named(broken["notes"], "unusable-file")["count"], 4);
+  EXPECT_EQ(named(broken["notes"], "unusable-file")["severity"], "data-loss");
+}
+
+TEST(CliJobs, NoOutputIsAnInput) {
+  const TempDir dir;
+  write_text(dir / "types.csv", kTwo);
+  write_text(dir / "why.csv", "job_id,reason\n2,ECC Error\n");
+  const std::string in = dir / "types.csv";
+  fs::create_symlink(in, dir / "link.html");
+  expect_refused("--html " + in + " " + in, "would be written over an input");
+  expect_refused("--html " + (dir / "link.html") + " " + in, "would be written over an input");
+  expect_refused("--html " + in + " " + dir.path.string(), "would be written over an input");
+  expect_refused("--html " + (dir / "why.csv") + " --reasons " + (dir / "why.csv") + " " + in,
+                 "would be written over an input");
+  expect_refused("--csv " + dir.path.string() + " " + in, "would be written over an input");
+  expect_refused("progress --html " + in + " " + in, "would be written over an input");
+  EXPECT_EQ(read_file(in), kTwo);
+  EXPECT_EQ(orrery("jobs --html " + (dir / "new.html") + " " + in).status, 0);
 }
 
 TEST(CliJobs, TheOrderOfRowsDoesNotMatter) {
@@ -189,9 +231,57 @@ TEST(CliJobs, ReasonsAndWhatIf) {
   EXPECT_EQ(d["what_if"][0]["mean_queue_s"], 1500) << "fifty minutes of the second";
   EXPECT_EQ(d["what_if"][0]["gpu_used_pct"], 100);
   expect_refused((dir / "small.csv") + " --what-if gpus=8,reserve=Pretain:4", "no GPU job of type Pretain");
+  EXPECT_EQ(d["what_if_queue"][0]["policy"], "as recorded");
+  EXPECT_EQ(d["what_if_queue"].back()["max_s"], 3000);
   expect_refused((dir / "small.csv") + " --what-if policy=easy", "how many GPUs? gpus=N");
+  expect_refused((dir / "small.csv") + " --what-if gpus=8,gpus=16", "given twice: gpus");
+  expect_refused((dir / "small.csv") + " --what-if gpus=8 --what-if gpus=8", "given twice: gpus=8");
   write_text(dir / "none.csv", "job_id,reason\n99,x\n");
   expect_refused((dir / "small.csv") + " --reasons " + (dir / "none.csv"), "no job has an id of this file");
+  // Two policies are told apart in what people read, however long they are.
+  const std::string terms = "gpus=8,policy=conservative,reserve=Pretrain:4,preempt=on,checkpoint=";
+  const Outcome o = orrery("jobs " + (dir / "small.csv") + " --what-if " + terms + "1800 --what-if " + terms + "3600");
+  EXPECT_NE(o.out.find("conservative  Pretrain     4  on             1800"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("conservative  Pretrain     4  on             3600"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("conservative-depth"), std::string::npos) << o.out;
+}
+
+TEST(CliJobs, ReasonsOfNoJobAndTwoOfOne) {
+  const TempDir dir;
+  write_text(dir / "small.csv", kTwo);
+  write_text(dir / "why.csv", "job_id,reason\n2,ECC Error\n2 , NaN Loss\n77,ECC Error\n");
+  const Json d = jobs((dir / "small.csv") + " --reasons " + (dir / "why.csv"));
+  EXPECT_EQ(d["clusters"][0]["failures"][0]["reason"], "NaN Loss");
+  EXPECT_EQ(named(d["notes"], "reasons-joined")["count"], 1);
+  EXPECT_EQ(named(d["notes"], "reasons-unmatched")["count"], 1);
+  EXPECT_NE(named(d["notes"], "reasons-unmatched")["first"].get<std::string>().find("77"), std::string::npos);
+  EXPECT_EQ(named(d["notes"], "several-reasons")["count"], 1);
+}
+
+TEST(CliJobs, WhatNoColumnTellsIsNull) {
+  const TempDir dir;
+  write_text(dir / "bare.csv", "gpus,duration\n4,100\n2,10\n");
+  const Json c = jobs(dir / "bare.csv")["clusters"][0];
+  EXPECT_TRUE(c["failures_total"].is_null());
+  EXPECT_TRUE(c["top5_users_pct"].is_null());
+  EXPECT_TRUE(c["reliability"][0]["failures"].is_null());
+  for (const char* key : {"users", "gini_gpu_time", "jain_gpu_time", "jain_slowdown"})
+    EXPECT_TRUE(c["fairness"][key].is_null()) << key;
+  write_text(dir / "full.csv", kTwo);
+  const Json f = jobs(dir / "full.csv")["clusters"][0];
+  EXPECT_EQ(f["failures_total"], 1);
+  EXPECT_EQ(f["fairness"]["users"], 2);
+  EXPECT_TRUE(f["fairness"]["jain_slowdown"].is_number());
+}
+
+TEST(CliJobs, MetricsAreToldApart) {
+  const TempDir dir;
+  write_text(dir / "x.csv",
+             "Time,node,nvidia_smi_utilization_gpu,nvidia_smi_utilization_memory\n"
+             "2024-01-01 00:00:00,n1,1,2\n2024-01-01 00:01:00,n1,3,4\n");
+  const Outcome o = orrery("jobs " + (dir / "x.csv"));
+  EXPECT_NE(o.out.find("nvidia_smi_utilization_gpu "), std::string::npos) << o.out << o.err;
+  EXPECT_NE(o.out.find("nvidia_smi_utilization_memory "), std::string::npos) << o.out;
 }
 
 TEST(CliJobs, LogsOfRunsAndTrials) {
@@ -213,6 +303,11 @@ TEST(CliJobs, LogsOfRunsAndTrials) {
   EXPECT_EQ(t["trials"][0]["gpu_idle_pct"], 40);
   EXPECT_NE(read_file(dir / "t.html").find("<svg"), std::string::npos);
   expect_refused("progress", "which logs?");
+  write_text(dir / "bare.log", "step: 1 loss: 3.0\nstep: 2 loss: 2.9\nstep: 3 loss: 2.8\n");
+  const Json bare = jobs("progress " + (dir / "bare.log"));
+  EXPECT_EQ(bare["run"]["last_step"], 3);
+  for (const char* key : {"wall_s", "down_s", "ettr_pct"}) EXPECT_TRUE(bare["run"][key].is_null()) << key;
+  EXPECT_TRUE(bare["standstills"].empty());
   expect_refused("progress --by user " + (dir / "a.log"), "--by is for job records");
   expect_refused("--stage metric=x samples/jobs.csv", "is for the logs of trials");
   expect_refused("trials --stage load=x " + (dir / "t.log"), "not inference=REGEX or metric=REGEX");

@@ -173,6 +173,60 @@ TEST(JobSchemas, GpusInListsOfResources) {
   EXPECT_EQ(gpus_of_tres("cpu=8,gres/gpumem=80G"), 0);
   EXPECT_EQ(gpus_of_tres(""), 0);
   EXPECT_EQ(gpus_of_tres("gres/gpu=many"), -1);
+  EXPECT_EQ(gpus_of_tres("gres:gpu:2"), 2);
+  EXPECT_EQ(gpus_of_tres("gres:gpu:tesla:2"), 2);
+  EXPECT_EQ(gpus_of_tres("GRES/GPU=4,CPU=2"), 4);
+  EXPECT_EQ(gpus_of_tres("gpu:2K"), 2048);
+  EXPECT_EQ(gpus_of_tres("gpu:1g.5gb"), 1);
+  EXPECT_EQ(gpus_of_tres("gpu:a100:4(IDX:0-1,3),gpu:h100:2(IDX:5,7)"), 6);
+  EXPECT_EQ(gpus_of_tres("PER_NODE:gpu:8", 3), 24);
+  EXPECT_EQ(gpus_of_tres("PER_JOB:gpu:8", 3), 8);
+  EXPECT_EQ(gpus_of_tres("1=8,2=500G,4=1"), 0) << "numbers that are the same everywhere";
+  for (const char* unknown : {"PER_NODE:gpu:8", "PER_TASK:gpu:1", "7696487:4", "1=8,1001=4", "gpu:2X", "gpu:a100:many",
+                              "gpu:a100:2:no", "four", "gpu=", "gpu:"})
+    EXPECT_EQ(gpus_of_tres(unknown), -1) << unknown;
+  std::string_view other;
+  EXPECT_EQ(gpus_of_tres("cpu=8,gres/gpumem=80G,gpu_fast:2,tesla:2", 1, &other), 0);
+  EXPECT_EQ(other, "gpu_fast:2");
+}
+
+TEST(JobSchemas, SacctWithoutStartsHasItsDurations) {
+  for (const char* submit : {"2024-05-01T10:00:00", ""}) {
+    const std::string at = submit;
+    const JobTable t = read("JobID|State|" + std::string(at.empty() ? "" : "Submit|") +
+                            "Elapsed|AllocTRES\n1|COMPLETED|" + (at.empty() ? "" : at + "|") +
+                            "00:00:50|gres/gpu=8\n2|PENDING|" + (at.empty() ? "" : at + "|") + "00:00:00|\n");
+    ASSERT_EQ(t.size(), 2u) << at;
+    EXPECT_EQ(t.duration_ms[0], 50'000) << at;
+    EXPECT_EQ(t.duration_ms[1], kNoTime) << at;
+    EXPECT_EQ(note(t, "bad-row"), nullptr) << at;
+  }
+  const JobTable raw = read("JobID|Submit|ElapsedRaw|AllocTRES\n1|2024-05-01T10:00:00|70|gres/gpu=8\n");
+  EXPECT_EQ(raw.duration_ms[0], 70'000);
+}
+
+TEST(JobSchemas, SacctResourcesThatCannotBeKnownAreBadRows) {
+  const JobTable t = read(
+      "JobID|State|Elapsed|NNodes|AllocGRES\n1|COMPLETED|00:00:50|2|PER_NODE:gpu:8\n2|COMPLETED|00:00:50|1|7696487:4\n"
+      "3|COMPLETED|00:00:50|1|fpga:2\n4_[1-5,9,20-30:5%2]|PENDING|00:00:00|1|gpu:1\n");
+  ASSERT_EQ(t.size(), 3u);
+  EXPECT_EQ(t.gpu_milli[0], 16'000);
+  ASSERT_NE(note(t, "bad-row"), nullptr);
+  EXPECT_EQ(note(t, "bad-row")->first, "made.csv:3: not a number of GPUs: 7696487:4");
+  ASSERT_NE(note(t, "resource-unknown"), nullptr);
+  EXPECT_EQ(note(t, "resource-unknown")->first, "made.csv: fpga:2");
+  ASSERT_NE(note(t, "array-as-one-job"), nullptr);
+  EXPECT_EQ(note(t, "array-as-one-job")->count, 8u) << "5, 1 and 3 tasks, of which one is counted";
+  const JobTable json = read(R"({"jobs": [
+      {"job_id": 1, "time": {"elapsed": 5}, "tres": {"allocated": [{"type": "gres", "name": "gpu", "count": 2},
+                                                                   {"type": "gres", "name": "gpumem", "count": 80}]}},
+      {"job_id": 2, "time": {"elapsed": 5}, "tres": {"allocated": [{"type": "gres", "name": null, "count": 2}]}},
+      {"job_id": 3, "time": {"elapsed": 5}}]})");
+  ASSERT_EQ(json.size(), 2u);
+  EXPECT_EQ(json.gpu_milli[0], 2'000);
+  EXPECT_EQ(json.duration_ms[0], 5'000);
+  EXPECT_EQ(note(json, "bad-row")->count, 1u);
+  EXPECT_EQ(note(json, "gpus-missing")->count, 1u);
 }
 
 TEST(JobSchemas, SacctJsonOldAndNew) {
@@ -330,17 +384,62 @@ TEST(JobFaults, BadRowsAreCountedWithTheFirst) {
   ASSERT_NE(note(t, "gpus-missing"), nullptr);
 }
 
+TEST(JobFaults, ClocksSetBackAndDatesThatCannotBe) {
+  const JobTable t = read(
+      "job_id,gpus,duration,submit_time,start_time,end_time\n"
+      "1,8,1800,2024-10-27 02:40:00,2024-10-27 02:45:00,2024-10-27 02:15:00\n"
+      "2,8,60,0001-01-01T00:00:00Z,2024-01-01 00:00:10,9999-12-31 23:59:59\n"
+      "3,8,60,2024-01-01 00:00:00,2024-01-01 00:00:10,1970-01-01T00:00:00\n");
+  ASSERT_EQ(t.size(), 3u);
+  EXPECT_EQ(note(t, "bad-row"), nullptr);
+  ASSERT_NE(note(t, "clock-set-back"), nullptr);
+  EXPECT_EQ(duration_of(t, 0, DurationKind::run), 1'800'000);
+  ASSERT_NE(note(t, "absurd-time"), nullptr);
+  EXPECT_EQ(note(t, "absurd-time")->count, 3u);
+  EXPECT_EQ(note(t, "absurd-time")->first, "made.csv:3: 0001-01-01T00:00:00Z");
+  EXPECT_EQ(t.submit_ms[1], kNoTime);
+  EXPECT_EQ(t.end_ms[1], kNoTime);
+  EXPECT_EQ(t.end_ms[2], kNoTime);
+  // With a zone there is nothing to set back, and another gap than that of a clock is wrong.
+  EXPECT_NE(refusal("gpus,duration,start_time,end_time\n8,1800,2024-10-27 02:45:00Z,2024-10-27 02:15:00Z\n")
+                .find("ends before it starts"),
+            std::string::npos);
+  EXPECT_NE(refusal("gpus,duration,start_time,end_time\n8,100,2024-10-27 02:45:00,2024-10-27 02:15:00\n")
+                .find("ends before it starts"),
+            std::string::npos);
+}
+
+TEST(JobFaults, BlanksAroundCellsAndWhoCancelled) {
+  const JobTable t =
+      read("job_id, user, state, gpus, duration\n1, ada, CANCELLED by 12, 8, 60\n2,ada ,CANCELLED,8 ,60\n");
+  ASSERT_EQ(t.size(), 2u);
+  EXPECT_EQ(t.user[0], t.user[1]);
+  EXPECT_EQ(t.state[0], t.state[1]);
+  EXPECT_EQ(t.gpu_milli[0], 8'000);
+  EXPECT_EQ(note(t, "unknown-state"), nullptr);
+}
+
 TEST(JobFaults, WhatIsNotJobsIsRefusedInOneLine) {
   EXPECT_EQ(refusal(""), "made.csv: an empty file");
   EXPECT_EQ(refusal("hello\nworld\n"), "made.csv: not job records: hello (docs/formats/jobs.md names the columns)");
   EXPECT_NE(refusal("job_id,duration\n1,2\n").find("without a number of GPUs"), std::string::npos);
-  EXPECT_EQ(refusal("gpus,duration\n"), "made.csv: a header and no jobs");
   EXPECT_EQ(refusal("gpus,duration\nx,1\n"), "made.csv: no usable job: made.csv:2: not a number of GPUs: x");
   JobImportOptions helios;
   helios.schema = "helios";
   EXPECT_NE(refusal("gpus,duration\n1,1\n", helios).find("not a file of schema helios"), std::string::npos);
   EXPECT_NE(refusal(R"({"jobs": [{"job_id": 1}, )").find("no usable job"), std::string::npos);
   EXPECT_NE(refusal(R"([{"jobid": "a", "attempts": [)").find("no"), std::string::npos);
+  EXPECT_NE(refusal("JobID|State|Start|End|Elapsed\n").find("sacct needs AllocTRES"), std::string::npos);
+  EXPECT_EQ(unusable_jobs("1,ada,8,COMPLETED,2024-01-01T00:00:00\n").rfind("rows of jobs without a header", 0), 0u);
+  EXPECT_EQ(unusable_jobs("a,b,c,d\n1,2,3,4\n"), "");
+}
+
+TEST(JobFaults, AFileWithoutJobsIsAnEmptyTable) {
+  for (const char* text : {"gpus,duration\n", R"({"jobs": []})", "JobID|Elapsed|AllocTRES\n"}) {
+    const JobTable t = read(text);
+    EXPECT_EQ(t.size(), 0u) << text;
+    EXPECT_NE(note(t, "no-jobs"), nullptr) << text;
+  }
 }
 
 TEST(JobFaults, ACutDocumentKeepsItsJobs) {

@@ -78,6 +78,10 @@ TEST(JobLogs, ALongPauseIsAStandstill) {
   const RunProgress p = run_progress({log(line(0, 1) + line(10, 2) + line(20, 3) + line(620, 4) + line(630, 5))});
   EXPECT_TRUE(p.rollbacks.empty());
   EXPECT_DOUBLE_EQ(p.down_s, 590);
+  ASSERT_EQ(p.standstills.size(), 1u);
+  EXPECT_DOUBLE_EQ(p.standstills[0].at_s, 620);
+  EXPECT_EQ(p.standstills[0].after_step, 3);
+  EXPECT_DOUBLE_EQ(p.standstills[0].down_s, 590);
   // attempts of one run in files of their own
   const RunProgress q = run_progress({log(line(0, 1) + line(10, 2) + line(20, 3)), log(line(60, 2) + line(70, 3))});
   EXPECT_TRUE(q.rollbacks.empty()) << "one step back is a step printed twice";

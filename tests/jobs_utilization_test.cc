@@ -51,6 +51,7 @@ TEST(JobUtilization, SharesBecomePercent) {
   EXPECT_DOUBLE_EQ(f.metrics[0].mean, 50);
   EXPECT_DOUBLE_EQ(f.metrics[0].max, 75);
   ASSERT_NE(note(f, "fraction-as-percent"), nullptr);
+  EXPECT_EQ(note(f, "fraction-as-percent")->severity, Severity::warning) << "what is shown is not what is there";
 }
 
 TEST(JobUtilization, PhillyAndIpmiAreByNode) {

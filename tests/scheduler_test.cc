@@ -197,6 +197,34 @@ TEST(Scheduler, AsTheSlowEngineStartsThem) {
   EXPECT_GT(compared, 2000);
 }
 
+// A plan that is kept from event to event is the one that would be made anew: two classes of which one has no jobs
+// plan anew at each.
+TEST(Scheduler, AKeptPlanIsTheOneMadeAnew) {
+  std::mt19937 random(11);
+  const auto below = [&](unsigned n) { return static_cast<std::int64_t>(random() % n); };
+  std::size_t waited = 0;
+  for (int round = 0; round < 120; ++round) {
+    std::vector<SimJob> jobs;
+    const bool limits = round % 3 == 1, short_limits = round % 3 == 2;
+    for (std::int64_t i = 0; i < 150; ++i) {
+      const std::int64_t run = below(12) == 0 ? 0 : 1 + below(60);
+      const std::int64_t limit = limits && below(4) == 0 ? run + below(40) : short_limits ? run / 2 : 0;
+      jobs.push_back(job(below(500), run, 1 + below(8), limit));
+    }
+    SimPolicy kept = policy(Order::conservative, 10);
+    kept.depth = static_cast<std::size_t>(round % 4 == 0 ? 1 : round % 4 == 1 ? 7 : 1000);
+    SimPolicy anew = kept;
+    anew.reserved_milli = 1;
+    anew.preempt = true;
+    const SimResult a = simulate(jobs, kept), b = simulate(jobs, anew);
+    EXPECT_EQ(a.first_start_ms, b.first_start_ms) << "round " << round;
+    EXPECT_EQ(b.preemptions, 0u);
+    expect_sound(jobs, kept, a);
+    for (std::size_t i = 0; i < jobs.size(); ++i) waited += a.first_start_ms[i] > jobs[i].submit_ms;
+  }
+  EXPECT_GT(waited, 5000u);
+}
+
 TEST(Scheduler, PreemptionIsSound) {
   std::mt19937 random(9);
   const auto below = [&](unsigned n) { return static_cast<std::int64_t>(random() % n); };

@@ -1,9 +1,13 @@
 // orrery jobs: who uses a datacenter's GPUs, how long jobs run and wait, how they end.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <set>
 
 #include "base/byte_source.h"
+#include "base/json_text.h"
 #include "base/number_text.h"
 #include "cli/command.h"
 #include "cli/common_options.h"
@@ -64,6 +68,8 @@ Result<Asked> understand_jobs(const Args& args) {
     for (const std::string& text : it->second) {
       auto question = read_sim_question(text);
       if (!question) return tl::unexpected(question.error());
+      for (const SimQuestion& q : a.questions)
+        if (q.text == text) return fail("given twice: " + text, "--what-if");
       a.questions.push_back(std::move(*question));
     }
   return a;
@@ -91,14 +97,42 @@ Status join(const Args& args, std::vector<JobTable>& tables, Categories& categor
     const auto reasons = import_reasons(**source, path);
     if (!reasons) return tl::unexpected(reasons.error());
     std::uint64_t joined = 0;
-    for (JobTable& t : tables) joined += join_reasons(t, *reasons);
+    std::vector<bool> used(reasons->reason_of.size());
+    for (JobTable& t : tables) joined += join_reasons(t, *reasons, &used);
     if (joined == 0)
       return fail("no job has an id of this file", path, "ids are those of the job records; logs are named after them");
     for (const auto& [reason, category] : reasons->categories) categories.emplace(reason, category);
     notes.merge(reasons->notes);
-    notes.add("reasons-joined", Severity::info, joined, path);
+    notes.add("reasons-joined", Severity::info, joined, path, "jobs that got a reason");
+    const auto unmatched = static_cast<std::uint64_t>(std::count(used.begin(), used.end(), false));
+    if (unmatched != 0) {
+      const auto first = static_cast<std::size_t>(std::find(used.begin(), used.end(), false) - used.begin());
+      notes.add("reasons-unmatched", Severity::warning, unmatched,
+                path + ": " + quote_for_people(reasons->reason_of[first].first, 60), "reasons of no job that was read");
+    }
   }
   return {};
+}
+
+// Who waits long without a bar to look at (standard error is no terminal) gets a line now and then.
+struct Told {
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now(),
+                                        next = begin + std::chrono::seconds(10);
+};
+void tell_simulated(std::uint64_t done, std::uint64_t all, Told& told) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < told.next) return;
+  told.next = now + std::chrono::seconds(30);
+  const double seconds = std::chrono::duration<double>(now - told.begin).count();
+  fmt::print(stderr, "orrery jobs: simulating, {} of {} jobs submitted, {:.0f} s\n", done, all, seconds);
+}
+
+// The files that are read: the page, or a table of --csv, must not be one of them.
+std::vector<std::string> read_paths(const Args& args) {
+  std::vector<std::string> paths = args.positional;
+  if (const auto it = args.options.find("--reasons"); it != args.options.end())
+    paths.insert(paths.end(), it->second.begin(), it->second.end());
+  return paths;
 }
 
 Result<int> run_jobs(const Args& args) {
@@ -112,6 +146,8 @@ Result<int> run_jobs(const Args& args) {
         return fail(option + " is for job records", "jobs " + first, "see orrery help jobs");
     }
     if (logs.empty()) return fail("which logs?", "jobs " + first, "orrery jobs " + first + " LOG...");
+    if (auto ok = refuse_output_over_input("--html", args.value("--html"), logs); !ok)
+      return tl::unexpected(ok.error());
     return first == "trials" ? run_jobs_trials(args, logs, *options) : run_jobs_progress(args, logs, *options);
   }
   if (args.has("--stage")) return fail("is for the logs of trials", "--stage", "orrery jobs trials LOG...");
@@ -119,6 +155,8 @@ Result<int> run_jobs(const Args& args) {
   if (!import) return tl::unexpected(import.error());
   const auto asked = understand_jobs(args);
   if (!asked) return tl::unexpected(asked.error());
+  if (auto ok = refuse_output_over_input("--html", args.value("--html"), read_paths(args)); !ok)
+    return tl::unexpected(ok.error());
   Progress progress(options->show_progress);
   auto inputs = read_job_inputs(args.positional, *import, options->threads, progress);
   if (!inputs) return tl::unexpected(inputs.error());
@@ -151,8 +189,15 @@ Result<int> run_jobs(const Args& args) {
   describe_utilization(inputs->utilization, asked->power, d.sections);
   if (!asked->questions.empty()) {
     progress.stage("simulating");
+    const bool say_so = !options->show_progress && !args.has("--quiet");
+    Told told;
     auto what_if = jobs_what_if(
-        tables, asked->questions, [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); }, d.notes);
+        tables, asked->questions,
+        [&](std::uint64_t done, std::uint64_t all) {
+          progress.update(done, all);
+          if (say_so) tell_simulated(done, all, told);
+        },
+        d.notes);
     if (!what_if) return tl::unexpected(what_if.error());
     for (Section& s : *what_if) d.sections.push_back(std::move(s));
   }
@@ -161,6 +206,8 @@ Result<int> run_jobs(const Args& args) {
     if (!by) return tl::unexpected(by.error());
     d.sections.insert(d.sections.begin() + (stats.empty() ? 0 : 1), std::move(*by));
   }
+  if (auto ok = refuse_tables_over_input(args.value("--csv"), d, read_paths(args)); !ok)
+    return tl::unexpected(ok.error());
   if (const std::string path = args.value("--html"); !path.empty()) {
     progress.stage("writing " + path);
     std::string names;
@@ -194,7 +241,8 @@ std::vector<OptionSpec> jobs_options() {
         "preempt=on "
         "(others use what is reserved until it is needed), checkpoint=SECONDS (where a stopped job goes on), "
         "depth=JOBS "
-        "(that a pass looks at); may be repeated (docs/model.md)",
+        "(that a pass looks at: 1000; 100 under conservative with limits or a reservation); may be repeated "
+        "(docs/model.md)",
         Takes::word, true},
        {"--stage", "inference|metric=REGEX", "trials: the line that begins this stage (RE2; may be repeated)",
         Takes::word, true},
@@ -230,13 +278,15 @@ Command jobs_command() {
           "A GPU job asks for GPUs; GPU time is its duration times its GPUs. Some traces count the waiting in the "
           "column of durations: --duration run and total are computed from the times instead, and the answer says "
           "which is shown. Failures, patterns and simulations always take start to end. Rows that cannot be read "
-          "are counted, with the first.\n\n"
+          "are counted, with the first. In a directory or a list a file without jobs is noted; in a directory so is "
+          "one "
+          "that cannot be used (exit status 1). No output is written over an input.\n\n"
           "orrery jobs progress LOG...: the logs of one pretraining run, attempt after attempt: the curve of its "
           "steps, "
           "its rollbacks, what was done again, when it stood still. orrery jobs trials LOG...: of evaluation trials, "
           "a log each, the stages (load, inference, metric) and how long the GPU was idle.",
       .options = jobs_options(),
-      .when_incomplete = "rows could not be read, or a file was cut; the others are answered for",
+      .when_incomplete = "rows or files could not be read, or a file was cut; the others are answered for",
       .examples = {{"The sample's jobs:", "orrery jobs samples/jobs.csv"},
                    {"A page to look at:", "orrery jobs samples/jobs.csv --html jobs.html"},
                    {"The same jobs on fewer GPUs, and with half of them kept for pretraining:",

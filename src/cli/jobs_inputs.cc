@@ -4,15 +4,18 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <set>
 
 #include "base/byte_source.h"
 #include "base/closest.h"
+#include "base/json_text.h"
 #include "base/parallel.h"
 #include "base/text_match.h"
 #include "importers/find_inputs.h"
 #include "importers/jobs_time.h"
 #include "importers/jobs_utilization.h"
+#include "writers/csv.h"
 
 namespace orrery {
 namespace {
@@ -106,10 +109,11 @@ struct Read {
   bool is_jobs = false;
   UtilFile utilization;
   std::string skipped;  // why a file that was found, not named, is left out
+  std::string lost;     // the same, of what seems to be job records
   Error error;          // with `what` empty: none
 };
 
-void read_one(const TraceInput& input, const JobImportOptions& options, Read& out) {
+void read_named(const TraceInput& input, const JobImportOptions& options, Read& out) {
   if (!input.unusable.empty()) {
     out.skipped = input.unusable;
     return;
@@ -134,7 +138,12 @@ void read_one(const TraceInput& input, const JobImportOptions& options, Read& ou
     return;
   }
   if (input.optional && !is_jobs) {
-    out.skipped = "neither job records nor samples";
+    if (const SourceTrouble trouble = (*source)->trouble(); trouble.kind != SourceTrouble::Kind::none)
+      out.lost = input.label + ": " + trouble.what;
+    else if (const std::string why = unusable_jobs(*first); !why.empty())
+      out.lost = input.label + ": " + why;
+    else
+      out.skipped = "neither job records nor samples";
     return;
   }
   auto jobs = import_jobs(**source, input.label, options);
@@ -144,6 +153,39 @@ void read_one(const TraceInput& input, const JobImportOptions& options, Read& ou
   }
   out.jobs = std::move(*jobs);
   out.is_jobs = true;
+}
+
+// Of what was found and not named, one file that is broken does not refuse the others.
+void read_one(const TraceInput& input, const JobImportOptions& options, Read& out) {
+  read_named(input, options, out);
+  if (!input.optional || out.error.what.empty()) return;
+  out.lost = out.error.line();
+  out.error = {};
+}
+
+// Rows that several files of one cluster have alike, beyond those that each file has twice itself.
+void note_repeated(const std::vector<std::size_t>& parts, const std::vector<std::string>& files, JobTable& t) {
+  if (parts.size() < 2) return;
+  const RepeatedRows repeated = repeated_rows(t, parts);
+  if (repeated.count <= t.duplicates) return;
+  const auto part = std::upper_bound(parts.begin(), parts.end(), repeated.first) - parts.begin() - 1;
+  const std::string& file = files[static_cast<std::size_t>(std::max<std::ptrdiff_t>(part, 0))];
+  t.notes.add("duplicate-row", Severity::info, repeated.count - t.duplicates,
+              repeated.first < t.size() ? fmt::format("{}: job {}", file, quote_for_people(t.id(repeated.first), 60))
+                                        : t.cluster,
+              "equal to an earlier row in all that is kept; counted as it stands");
+  t.duplicates = repeated.count;
+}
+
+// --cluster and the files that it is for.
+Status every_cluster_has_a_file(const JobImportOptions& options, const std::vector<TraceInput>& inputs) {
+  for (const auto& [file, name] : options.cluster_of) {
+    const auto is_meant = [&](const TraceInput& i) { return file == i.label || file == last_part(i.label); };
+    if (std::none_of(inputs.begin(), inputs.end(), is_meant))
+      return fail("no file " + quote_for_people(file, 60) + " among the inputs", "--cluster",
+                  "FILE=NAME takes a path as it is given, or its last part");
+  }
+  return {};
 }
 
 }  // namespace
@@ -191,10 +233,35 @@ Result<JobImportOptions> job_import_options(const Args& args) {
   return o;
 }
 
+Status refuse_output_over_input(const char* option, const std::string& output, const std::vector<std::string>& paths) {
+  if (output.empty()) return {};
+  const auto inputs = find_inputs(paths);
+  if (!inputs) return tl::unexpected(inputs.error());
+  for (const TraceInput& i : *inputs) {
+    const std::string& file = !i.archive.path.empty() ? i.archive.path : i.label == "-" ? "/dev/stdin" : i.label;
+    std::error_code error;
+    const auto type = std::filesystem::status(file, error).type();
+    if (type == std::filesystem::file_type::regular && std::filesystem::equivalent(output, file, error) && !error)
+      return fail("would be written over an input: " + output, option, "name another file");
+  }
+  return {};
+}
+
+Status refuse_tables_over_input(const std::string& directory, const Document& document,
+                                const std::vector<std::string>& paths) {
+  std::error_code error;
+  if (directory.empty() || !std::filesystem::is_directory(directory, error)) return {};
+  for (const std::string& name : csv_files(document))
+    if (const std::string file = directory + "/" + name; std::filesystem::exists(file, error))
+      if (auto ok = refuse_output_over_input("--csv", file, paths); !ok) return ok;
+  return {};
+}
+
 Result<JobInputs> read_job_inputs(const std::vector<std::string>& paths, const JobImportOptions& options,
                                   unsigned threads, Progress& progress) {
   const auto inputs = find_inputs(paths);
   if (!inputs) return tl::unexpected(inputs.error());
+  if (auto ok = every_cluster_has_a_file(options, *inputs); !ok) return tl::unexpected(ok.error());
   progress.stage("reading jobs");
   std::uint64_t total = 0;
   for (const TraceInput& i : *inputs) total += i.size;
@@ -212,12 +279,24 @@ Result<JobInputs> read_job_inputs(const std::vector<std::string>& paths, const J
   });
 
   JobInputs out;
-  std::vector<bool> named;  // by table: the name was given
+  std::vector<bool> named;                      // by table: the name was given
+  std::vector<std::vector<std::size_t>> parts;  // by table: where the rows of each file begin
+  std::vector<std::vector<std::string>> files;
+  const std::string* empty = nullptr;  // the first file without jobs
   for (std::size_t i = 0; i < read.size(); ++i) {
     const TraceInput& input = (*inputs)[i];
     Read& r = read[i];
     if (!r.error.what.empty()) return tl::unexpected(r.error);
     if (!r.utilization.metrics.empty()) continue;  // below: its cluster may come later
+    if (!r.lost.empty()) {
+      out.notes.add("unusable-file", Severity::data_loss, 1, r.lost, "none of its jobs are in the answer");
+      continue;
+    }
+    if (r.is_jobs && r.jobs.size() == 0) {
+      if (empty == nullptr) empty = &input.label;
+      out.notes.merge(r.jobs.notes);
+      continue;
+    }
     if (!r.is_jobs) {
       out.notes.add("skipped-file", Severity::info, 1, input.label + ": " + r.skipped);
       continue;
@@ -227,6 +306,9 @@ Result<JobInputs> read_job_inputs(const std::vector<std::string>& paths, const J
     const auto holds = [&](const JobTable& t) { return t.cluster == name; };
     auto same = std::find_if(out.jobs.begin(), out.jobs.end(), holds);
     if (same != out.jobs.end() && given && named[static_cast<std::size_t>(same - out.jobs.begin())]) {
+      const auto at = static_cast<std::size_t>(same - out.jobs.begin());
+      parts[at].push_back(same->size());
+      files[at].push_back(input.label);
       append_jobs(*same, r.jobs);
       continue;
     }
@@ -235,6 +317,8 @@ Result<JobInputs> read_job_inputs(const std::vector<std::string>& paths, const J
       name = fmt::format("{}-{}", stem_of(input.label), k);
     r.jobs.cluster = name;
     named.push_back(given != nullptr);
+    parts.push_back({0});
+    files.push_back({input.label});
     out.jobs.push_back(std::move(r.jobs));
   }
   for (std::size_t i = 0; i < read.size(); ++i) {
@@ -252,10 +336,17 @@ Result<JobInputs> read_job_inputs(const std::vector<std::string>& paths, const J
     }
     out.notes.merge(read[i].utilization.notes);
   }
+  if (out.jobs.empty() && out.utilization.empty() && out.notes.lost_data())
+    for (const Note& n : out.notes.rows)
+      if (n.severity == Severity::data_loss) return fail("no usable job records: " + n.first, paths[0]);
+  if (out.jobs.empty() && out.utilization.empty() && empty != nullptr) return fail("a header and no jobs", *empty);
   if (out.jobs.empty() && out.utilization.empty())
     return fail("no job records", paths.size() == 1 ? paths[0] : std::string("jobs"),
                 "docs/formats/jobs.md names what is read");
-  for (const JobTable& t : out.jobs) out.notes.merge(t.notes);
+  for (std::size_t k = 0; k < out.jobs.size(); ++k) {
+    note_repeated(parts[k], files[k], out.jobs[k]);
+    out.notes.merge(out.jobs[k].notes);
+  }
   return out;
 }
 

@@ -27,4 +27,10 @@ std::vector<OptionSpec> job_input_options();
 Result<JobInputs> read_job_inputs(const std::vector<std::string>& paths, const JobImportOptions& options,
                                   unsigned threads, Progress& progress);
 
+// Errors: the file `output` that an option names is one of the inputs. "" is none.
+Status refuse_output_over_input(const char* option, const std::string& output, const std::vector<std::string>& paths);
+// The same for the tables of `document` that --csv would write in `directory`.
+Status refuse_tables_over_input(const std::string& directory, const Document& document,
+                                const std::vector<std::string>& paths);
+
 }  // namespace orrery

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cli/jobs_inputs.h"
 #include "importers/find_inputs.h"
 #include "importers/jobs_log.h"
 #include "reports/jobs_logs.h"
@@ -39,6 +40,8 @@ Status each_log(const std::vector<std::string>& paths, Notes& notes, Read read, 
 
 Result<int> answer(const Args& args, Document& d, const std::vector<Chart>& charts, const std::string& title,
                    const RunOptions& options) {
+  const std::vector<std::string> logs(args.positional.begin() + 1, args.positional.end());
+  if (auto ok = refuse_tables_over_input(args.value("--csv"), d, logs); !ok) return tl::unexpected(ok.error());
   if (const std::string path = args.value("--html"); !path.empty())
     if (auto ok = write_html(path, d, charts, {title, ""}); !ok) return tl::unexpected(ok.error());
   return emit(d, options);

@@ -147,6 +147,7 @@ FailureStats failure_stats(const JobTable& t, const FailureTerms& terms, const C
     User& user = users[t.user[r]];
     ++user.jobs;
     user.gpu_hours += gpus * hours;
+    s.waits |= t.queue_ms[r] != kNoTime;
     user.slowdown +=
         std::max(1.0, static_cast<double>(wait + run) / static_cast<double>(std::max<std::int64_t>(run, 10'000)));
     if (!failure) continue;
@@ -199,24 +200,22 @@ FailureStats failure_stats(const JobTable& t, const FailureTerms& terms, const C
     times.push_back(users.at(i).gpu_hours);
     slowdowns.push_back(users.at(i).slowdown / static_cast<double>(users.at(i).jobs));
   }
-  s.users = times.size();
+  s.users = users.size() == 1 && t.names.view(users.name(0)).empty() ? 0 : times.size();
+  s.stated = all.stated != 0;
   s.gini_gpu_time = gini(times);
   s.jain_gpu_time = jain(times);
   s.jain_slowdown = jain(slowdowns);
   return s;
 }
 
-std::uint64_t join_reasons(JobTable& jobs, const ReasonFile& file) {
+std::uint64_t join_reasons(JobTable& jobs, const ReasonFile& file, std::vector<bool>* used) {
   std::uint64_t joined = 0;
-  const auto set = [&](std::size_t row, const std::string& reason) {
-    jobs.reason[row] = jobs.names.intern(reason);
-    ++joined;
-  };
-  std::unordered_map<std::string_view, const std::string*> reason_of;
+  std::unordered_map<std::string_view, std::size_t> reason_of;  // place in the file's list
   // Of names of log files every run of letters and digits may be the job's id: "train-1234.out", "slurm_1234_0.log".
-  for (const auto& [name, reason] : file.reason_of) {
+  for (std::size_t k = 0; k < file.reason_of.size(); ++k) {
+    const std::string& name = file.reason_of[k].first;
     if (!file.by_file) {
-      reason_of[name] = &reason;
+      reason_of[name] = k;
       continue;
     }
     const std::string_view text = std::string_view(name).substr(name.find_last_of('/') + 1);
@@ -226,14 +225,17 @@ std::uint64_t join_reasons(JobTable& jobs, const ReasonFile& file) {
     for (std::size_t i = 0; i < text.size();) {
       std::size_t end = i;
       while (end < text.size() && in_word(text[end])) ++end;
-      if (end > i) reason_of.emplace(text.substr(i, end - i), &reason);
+      if (end > i) reason_of.emplace(text.substr(i, end - i), k);
       i = end + 1;
     }
   }
   for (std::size_t r = 0; r < jobs.size(); ++r) {
     if (jobs.id(r).empty()) continue;
     const auto it = reason_of.find(jobs.id(r));
-    if (it != reason_of.end()) set(r, *it->second);
+    if (it == reason_of.end()) continue;
+    jobs.reason[r] = jobs.names.intern(file.reason_of[it->second].second);
+    ++joined;
+    if (used != nullptr) (*used)[it->second] = true;
   }
   return joined;
 }

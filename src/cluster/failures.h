@@ -50,7 +50,8 @@ struct FailureStats {
   double mtbf_h() const { return span_h / static_cast<double>(failures); }
   // Fairness over users with GPU jobs. Gini: 0 = all alike, towards 1 = one has all. Jain: 1 = all alike, 1/n = one has
   // all.
-  std::uint64_t users = 0;
+  std::uint64_t users = 0;             // 0: the records name none
+  bool stated = false, waits = false;  // some record has a state; a waiting time
   double gini_gpu_time = 0, jain_gpu_time = 0, jain_slowdown = 0;
 };
 
@@ -59,7 +60,8 @@ FailureStats failure_stats(const JobTable& jobs, const FailureTerms& terms, cons
 double gini(std::vector<double> values);  // of what is not negative
 double jain(const std::vector<double>& values);
 
-// The reasons of a file into the reason column of a table; returns how many rows got one.
-std::uint64_t join_reasons(JobTable& jobs, const ReasonFile& file);
+// The reasons of a file into the reason column of a table; returns how many rows got one. `used`, as long as the file's
+// list, gets true for each entry that some row took.
+std::uint64_t join_reasons(JobTable& jobs, const ReasonFile& file, std::vector<bool>* used = nullptr);
 
 }  // namespace orrery

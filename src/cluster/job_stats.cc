@@ -9,8 +9,6 @@
 namespace orrery {
 namespace {
 
-constexpr std::string_view kNameless = "(none)";
-
 struct Tally {
   std::uint64_t count = 0;
   GpuTime time = 0;

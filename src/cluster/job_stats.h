@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cluster/spread.h"
@@ -13,6 +14,8 @@ namespace orrery {
 // GPU time: thousandths of a GPU times milliseconds. The largest table of the largest jobs fits.
 __extension__ using GpuTime = __int128;
 double gpu_seconds(GpuTime t);
+
+inline constexpr std::string_view kNameless = "(none)";  // users, types, states without a name
 
 struct Share {
   std::string name;

@@ -11,6 +11,7 @@ RunProgress run_progress(const std::vector<ProgressLog>& logs) {
   std::vector<ProgressPoint> points;
   for (const ProgressLog& log : logs) points.insert(points.end(), log.points.begin(), log.points.end());
   if (points.empty()) return p;
+  p.timed = std::all_of(logs.begin(), logs.end(), [](const ProgressLog& log) { return log.timed; });
   const std::int64_t begin = points.front().at_ms;
   std::vector<double> paces;  // seconds a step, of printed steps one after the other
   for (std::size_t i = 1; i < points.size(); ++i) {
@@ -51,6 +52,7 @@ RunProgress run_progress(const std::vector<ProgressLog>& logs) {
                    p.step_s * static_cast<double>(std::max<std::int64_t>(1, points[i].step - points[i - 1].step));
                pause > 60 && pause > 20 * usual) {
       p.down_s += pause - usual;
+      p.standstills.push_back({seconds(i), points[i - 1].step, pause - usual});
       kink[i] = kink[i - 1] = true;
     }
     lineage.push_back(i);

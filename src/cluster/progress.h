@@ -16,11 +16,20 @@ struct Rollback {
   double down_s = 0;  // from the last step before to the first after, less a usual step
 };
 
+// A pause without a rollback.
+struct Standstill {
+  double at_s = 0;  // when it went on, since the run's begin
+  std::int64_t after_step = 0;
+  double down_s = 0;  // less what the steps usually take
+};
+
 struct RunProgress {
+  bool timed = true;  // false: times are sums of the seconds an iteration took, pauses do not show
   std::int64_t first_step = 0, last_step = 0, highest_step = 0;
   std::uint64_t steps_done = 0;                           // printed steps, those done again included
   double wall_s = 0, lost_s = 0, down_s = 0, step_s = 0;  // step_s: the middle of all
   std::vector<Rollback> rollbacks;
+  std::vector<Standstill> standstills;
   std::vector<std::pair<double, std::int64_t>> curve;  // s, step; at most 2,000 points, rollbacks kept
 
   double ettr_pct() const { return wall_s > 0 ? 100 * (wall_s - lost_s - down_s) / wall_s : 0; }

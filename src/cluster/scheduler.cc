@@ -47,6 +47,14 @@ class Profile {
     }
   }
 
+  // Forgets what lies before `now`.
+  void advance(std::int64_t now) {
+    const auto after =
+        std::upper_bound(steps.begin(), steps.end(), now, [](std::int64_t t, const Step& s) { return t < s.at; });
+    steps.erase(steps.begin(), after - 1);
+    steps.front().at = now;
+  }
+
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
  private:
@@ -106,7 +114,7 @@ class Engine {
         queue(jobs_[j]).insert(next);
       }
       r_.longest_queue = std::max(r_.longest_queue, queues_[0].size() + queues_[1].size());
-      if (!queues_[0].empty() || !queues_[1].empty()) pass(now);
+      if (!queues_[0].empty() || !queues_[1].empty()) can_keep_plan() ? pass_on(now) : pass(now);
       if ((++r_.passes & 0xfff) == 0 && progress) progress(next, order_.size());
     }
     return std::move(r_);
@@ -166,6 +174,7 @@ class Engine {
   }
 
   void finish(std::uint32_t j) {
+    if (running_[j].end_ms != running_[j].expected_ms) kept_ = false;
     r_.end_ms[j] = running_[j].end_ms;
     r_.last_ms = std::max(r_.last_ms, r_.end_ms[j]);
     r_.work_ms += static_cast<double>(jobs_[j].gpu_milli) / 1000 * static_cast<double>(jobs_[j].run_ms);
@@ -190,6 +199,49 @@ class Engine {
     if (!p_.preempt || !job.favoured || used_favoured_ + job.gpu_milli > p_.reserved_milli) return false;
     while (p_.gpu_milli - used_ < job.gpu_milli) stop(started_.rbegin()->second, now);
     return true;
+  }
+
+  // Reservations of everyone in one class stay what they are as long as all jobs end when they are expected to: made
+  // anew in the same order each would find its place again. Then only who came since needs one.
+  bool can_keep_plan() const { return p_.order == SimPolicy::Order::conservative && !two_classes(); }
+
+  // The pass of that case, from the plan of the last one.
+  void pass_on(std::int64_t now) {
+    Queue& q = queues_[1];
+    // Who runs longer than expected may end at any time.
+    if (!expected_.empty() && expected_.begin()->first <= now) kept_ = false;
+    std::size_t looked = 0;
+    if (kept_) {
+      plan_.advance(now);
+      looked = due_.size();
+      while (!due_.empty() && due_.begin()->first <= now) {
+        start(due_.begin()->second, now);
+        due_.erase(due_.begin());
+      }
+    } else {
+      for (auto it = q.begin(); it != q.end() && looked < p_.depth; ++looked) {
+        const std::uint32_t j = order_[*it];
+        if (!Profile::fits(free_now(now), jobs_[j])) break;
+        ++it;  // start() takes it out
+        start(j, now);
+      }
+      due_.clear();
+      unplanned_ = 0;
+      if (looked >= p_.depth || q.empty()) return;
+      plan(now, plan_);
+      kept_ = true;
+    }
+    for (auto it = q.lower_bound(unplanned_); it != q.end() && looked < p_.depth; ++looked) {
+      unplanned_ = *it + 1;
+      const std::uint32_t j = order_[*it];
+      ++it;
+      const std::int64_t length = expected_length(j), at = plan_.earliest(jobs_[j], length);
+      plan_.take(jobs_[j], at, length);
+      if (at == now)
+        start(j, now);
+      else
+        due_.insert({at, j});
+    }
   }
 
   void pass(std::int64_t now) {
@@ -269,6 +321,11 @@ class Engine {
   using Moments = std::set<std::pair<std::int64_t, std::uint32_t>>;
   Moments ends_, expected_, started_;  // of running jobs; started_: others only
   std::int64_t used_ = 0, used_other_ = 0, used_favoured_ = 0;
+  // Of pass_on(): what is free, who has a reservation, and the first place in order_ that none was made for.
+  Profile plan_;
+  bool kept_ = false;
+  Moments due_;
+  std::size_t unplanned_ = 0;
 };
 
 }  // namespace

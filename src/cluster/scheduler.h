@@ -29,6 +29,8 @@ struct SimPolicy {
   bool preempt = false;  // others may use what is reserved while it is free, and are stopped when it is needed
   std::int64_t checkpoint_ms = 0;  // a stopped job goes on from its last checkpoint; 0 = from its beginning
   std::size_t depth = 1000;        // waiting jobs that a pass looks at, of each class
+  // Conservative passes that must plan anew at each event look at this many unless told otherwise.
+  static constexpr std::size_t kDepthAnew = 100;
 };
 
 struct SimResult {
@@ -51,6 +53,7 @@ SimResult simulate(const std::vector<SimJob>& jobs, const SimPolicy& policy,
 struct SimQuestion {
   std::string text;
   SimPolicy policy;
+  bool depth_given = false;
   std::string favoured_type;
 };
 Result<SimQuestion> read_sim_question(const std::string& text);

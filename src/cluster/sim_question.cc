@@ -1,5 +1,5 @@
 // Policies as people write them.
-#include <cmath>
+#include <set>
 
 #include "base/number_text.h"
 #include "cluster/scheduler.h"
@@ -20,6 +20,7 @@ bool gpus_of(std::string_view text, std::int64_t& milli) {
 Result<SimQuestion> read_sim_question(const std::string& text) {
   SimQuestion q;
   q.text = text;
+  std::set<std::string> seen;
   SimPolicy& p = q.policy;
   for (std::size_t i = 0; i <= text.size();) {
     const std::size_t end = std::min(text.find(',', i), text.size());
@@ -29,6 +30,7 @@ Result<SimQuestion> read_sim_question(const std::string& text) {
     if (equals == std::string::npos) return refuse("not KEY=VALUE: " + part);
     const std::string key = part.substr(0, equals), value = part.substr(equals + 1);
     std::int64_t n = 0;
+    if (!seen.insert(key).second) return refuse("given twice: " + key);
     if (key == "gpus") {
       if (!gpus_of(value, p.gpu_milli)) return refuse("not a number of GPUs: " + value);
     } else if (key == "policy") {
@@ -55,6 +57,7 @@ Result<SimQuestion> read_sim_question(const std::string& text) {
     } else if (key == "depth") {
       if (read_int(value, n) != NumberState::ok || n < 1 || n > 1'000'000'000) return refuse("not a depth: " + value);
       p.depth = static_cast<std::size_t>(n);
+      q.depth_given = true;
     } else {
       return refuse("unknown key " + key + ": gpus, policy, reserve, preempt, checkpoint, depth");
     }

@@ -1,6 +1,9 @@
 #include "data/jobs.h"
 
+#include <algorithm>
 #include <array>
+#include <functional>
+#include <utility>
 
 #include "base/text_match.h"
 
@@ -48,6 +51,35 @@ std::int64_t duration_of(const JobTable& jobs, std::size_t r, DurationKind kind)
   if (kind == DurationKind::run) return run;
   if (end != kNoTime && jobs.submit_ms[r] != kNoTime) return end - jobs.submit_ms[r];
   return run != kNoTime && queue != kNoTime ? run + queue : kNoTime;
+}
+
+RepeatedRows repeated_rows(const JobTable& t, const std::vector<std::size_t>& parts) {
+  std::vector<std::pair<std::uint64_t, std::size_t>> rows(t.size());
+  for (std::size_t r = 0; r < t.size(); ++r) {
+    std::uint64_t h = std::hash<std::string_view>{}(t.id(r));
+    const auto mix = [&](std::uint64_t v) {
+      h = (h ^ v) * 0x9e3779b97f4a7c15ull;
+      h ^= h >> 29;
+    };
+    for (const auto* times : {&t.submit_ms, &t.start_ms, &t.end_ms, &t.duration_ms, &t.queue_ms})
+      mix(static_cast<std::uint64_t>((*times)[r]));
+    mix(static_cast<std::uint64_t>(t.gpu_milli[r]));
+    for (const auto* names : {&t.user, &t.group, &t.type, &t.state}) mix(raw((*names)[r]));
+    rows[r] = {h, r};
+  }
+  std::sort(rows.begin(), rows.end());
+  RepeatedRows out{0, t.size()};
+  const auto part = [&](std::size_t r) { return std::upper_bound(parts.begin(), parts.end(), r) - parts.begin(); };
+  std::size_t like = 0;  // where the rows equal to this one begin
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    if (rows[i].first != rows[i - 1].first) {
+      like = i;
+      continue;
+    }
+    ++out.count;
+    if (part(rows[i].second) != part(rows[like].second)) out.first = std::min(out.first, rows[i].second);
+  }
+  return out;
 }
 
 void append_jobs(JobTable& a, const JobTable& b) {

@@ -64,6 +64,14 @@ struct JobTable {
 // The duration of a row in the sense of `kind`; kNoTime where it is not known (still waiting).
 std::int64_t duration_of(const JobTable& jobs, std::size_t row, DurationKind kind);
 
+// Rows equal to an earlier one in all that is kept; of those the first whose like is in another part, parts beginning
+// at `parts`.
+struct RepeatedRows {
+  std::uint64_t count = 0;
+  std::size_t first = 0;
+};
+RepeatedRows repeated_rows(const JobTable& jobs, const std::vector<std::size_t>& parts);
+
 // Appends the rows of `more`. `into.cluster` stays.
 void append_jobs(JobTable& into, const JobTable& more);
 

@@ -27,13 +27,16 @@ struct JobImportOptions {
 const std::vector<std::string_view>& job_schemas();
 
 // One file of jobs, already open and unpacked; `label` is shown in errors and notes. Rows that cannot be used are
-// counted in the table's notes ("bad-row", with the first). Errors: not job records, another schema than asked for,
-// nothing usable in it, the medium.
+// counted in the table's notes ("bad-row", with the first). A file without any job gives an empty table
+// ("no-jobs"). Errors: not job records, another schema than asked for, nothing usable in it, the medium.
 Result<JobTable> import_jobs(ByteSource& source, const std::string& label, const JobImportOptions& options);
 Result<JobTable> import_jobs_bytes(std::string_view bytes, const std::string& label,
                                    const JobImportOptions& options = {});
 
 // Whether the first bytes of a file (unpacked) are those of job records.
 bool looks_like_jobs(std::string_view first_bytes);
+
+// Why bytes that are no usable job records seem to be meant as some; "" = they do not.
+std::string unusable_jobs(std::string_view first_bytes);
 
 }  // namespace orrery

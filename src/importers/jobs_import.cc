@@ -22,17 +22,11 @@ constexpr std::array<JobSchema, 7> kSchemas = {{{"acme", acme_form},
                                                 {"sacct", sacct_form},
                                                 {"plain", plain_form}}};
 
-std::string_view trimmed(std::string_view s) {
-  while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
-  while (!s.empty() && (s.back() == ' ' || s.back() == '\t' || s.back() == '\r')) s.remove_suffix(1);
-  return s;
-}
-
 JobHeader header_of(const std::vector<std::string_view>& fields) {
   JobHeader h;
   for (std::string_view f : fields) {
     if (h.names.empty() && f.starts_with("\xef\xbb\xbf")) f.remove_prefix(3);
-    f = trimmed(f);
+    f = without_blanks(f);
     if (f.size() >= 2 && f.front() == '"' && f.back() == '"') f = f.substr(1, f.size() - 2);
     h.names.push_back(lower(f.substr(0, f.find('%'))));  // sacct's widths: "JobID%20"
   }
@@ -63,12 +57,34 @@ JobHeader header_in(std::string_view line) {
   return header_of(fields);
 }
 
+// What a file of job records that cannot be used looks like: a header that tells times of jobs and not their GPUs, or
+// rows with a state and a time and no header. "" = it is something else.
+std::string_view why_unusable_jobs(std::string_view line) {
+  const JobHeader h = header_in(line);
+  const bool names_jobs = h.find({"jobid", "jobidraw", "job_id"}) >= 0;
+  const bool tells_length = h.find({"duration", "end_time", "elapsed", "elapsedraw", "end", "duration_s"}) >= 0;
+  if (names_jobs && tells_length) return "job records without a number of GPUs";
+  bool state = false, time = false;
+  TimeReader times;
+  for (const std::string& cell : h.names) {
+    std::int64_t ms = 0;
+    state |= outcome_of(cell.substr(0, cell.find(" by "))) != Outcome::other;
+    time |= cell.size() >= 16 && cell[4] == '-' &&
+            (times.read(cell, ms) == TimeReader::State::ok ||
+             (cell[10] == 't' && times.read(cell.substr(0, 10) + ' ' + cell.substr(11), ms) == TimeReader::State::ok));
+  }
+  return h.names.size() >= 4 && state && time ? "rows of jobs without a header" : std::string_view();
+}
+
 tl::unexpected<Error> not_jobs(const std::string& label, std::string_view line, std::string_view wanted) {
   const JobHeader h = header_in(line);
   const bool tells_length = h.find({"duration", "end_time", "elapsed", "elapsedraw", "end", "duration_s"}) >= 0;
   if (wanted != "auto")
     return fail(fmt::format("not a file of schema {}: {}", wanted, quote_for_people(line, 80)), label,
                 "--schema auto tells schemas by their columns");
+  if (const std::string_view why = why_unusable_jobs(line); !tells_length && !why.empty())
+    return fail(fmt::format("{}: {}", why, quote_for_people(line, 80)), label,
+                "docs/formats/jobs.md names the columns");
   if (tells_length)
     return fail("job records without a number of GPUs: " + quote_for_people(line, 80), label,
                 "a column gpu_num, num_gpus or gpus; sacct needs AllocTRES");
@@ -88,6 +104,11 @@ const std::vector<std::string_view>& job_schemas() {
 
 bool looks_like_jobs(std::string_view bytes) {
   return looks_like_json_jobs(bytes) || schema_of(header_in(first_line(bytes)), "auto") != nullptr;
+}
+
+std::string unusable_jobs(std::string_view bytes) {
+  const std::string_view why = why_unusable_jobs(first_line(bytes));
+  return why.empty() ? std::string() : fmt::format("{}: {}", why, quote_for_people(first_line(bytes), 80));
 }
 
 Result<JobTable> import_jobs(ByteSource& source, const std::string& label, const JobImportOptions& options) {
@@ -178,21 +199,29 @@ Result<JobTable> import_jobs(ByteSource& source, const std::string& label, const
       continue;
     }
     if (form->adjust) record = {};  // it may have filled what has no column
-    for (std::size_t u = 0; u < uses; ++u) record.text[used[u].first] = fields[used[u].second];
+    for (std::size_t u = 0; u < uses; ++u) {
+      std::string_view text = fields[used[u].second];
+      if (!text.empty() && (text.front() <= ' ' || text.back() <= ' ')) text = without_blanks(text);
+      record.text[used[u].first] = text;
+    }
     if (form->adjust && form->adjust(fields, *form, record, scratch) == RecordUse::skip) continue;
     rows.add(record, reader.line());
   }
   rows.finish();
   table.notes.add("job-step", Severity::info, scratch.skipped, label + ": " + scratch.first_skipped,
                   "steps are part of the job above them");
+  table.notes.add(
+      "array-as-one-job", Severity::warning, scratch.array_tasks, label + ": " + scratch.first_array,
+      "tasks of arrays that wait, in one record: each such record is one job; sacct --array lists them all");
+  table.notes.add("resource-unknown", Severity::warning, scratch.other_resources, label + ": " + scratch.first_other,
+                  "not counted as GPUs");
   const SourceTrouble trouble = source.trouble();
   if (trouble.kind != SourceTrouble::Kind::none)
     table.notes.add("truncated", Severity::data_loss, 1,
                     fmt::format("{}: {} at byte {}", label, trouble.what, trouble.at),
                     "the rows before it are answered for");
-  if (table.size() == 0)
-    return fail(table.notes.rows.empty() ? "a header and no jobs" : "no usable job: " + table.notes.rows[0].first,
-                label);
+  if (table.size() == 0 && table.notes.lost_data()) return fail("no usable job: " + table.notes.rows[0].first, label);
+  if (table.size() == 0) table.notes.add("no-jobs", Severity::info, 1, label, "a header and no jobs");
   return table;
 }
 

@@ -134,6 +134,7 @@ struct OwnedRecord {
   }
 };
 
+// "" = the list names no GPUs. What cannot be read comes as it stands and makes the row a bad one.
 std::string gpus_in(dom::object tres, std::string_view which) {
   dom::array list;
   if (tres[which].get_array().get(list)) return {};
@@ -143,8 +144,9 @@ std::string gpus_in(dom::object tres, std::string_view which) {
     std::string_view type, name;
     std::int64_t count = 0;
     if (item.get_object().get(o) || o["type"].get_string().get(type) || type != "gres") continue;
-    if (o["name"].get_string().get(name) || !name.starts_with("gpu")) continue;
-    if (o["count"].get_int64().get(count) || count < 0 || count > 1'000'000) continue;
+    if (o["name"].get_string().get(name)) return simdjson::minify(item);
+    if (name != "gpu" && !name.starts_with("gpu:")) continue;
+    if (o["count"].get_int64().get(count) || count < 0 || count > 1'000'000) return simdjson::minify(item);
     (name == "gpu" ? plain : typed) = std::max<std::int64_t>(name == "gpu" ? plain : typed, 0) + count;
   }
   return plain < 0 && typed == 0 ? std::string() : fmt::format("{}", plain >= 0 ? plain : typed);
@@ -168,7 +170,8 @@ void read_slurm(dom::object job, OwnedRecord& r) {
     r[F::submit] = instant(time, "submission");
     r[F::start] = instant(time, "start");
     r[F::end] = instant(time, "end");
-    if (!r[F::start].empty()) r[F::duration] = member_text(time, "elapsed");
+    r[F::duration] = member_text(time, "elapsed");
+    if (r[F::start].empty() && r[F::duration] == "0") r[F::duration].clear();
     const std::string minutes = member_text(time, "limit");
     const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
     if (!minutes.empty() && minutes.size() < 8 && std::all_of(minutes.begin(), minutes.end(), is_digit))
@@ -177,8 +180,8 @@ void read_slurm(dom::object job, OwnedRecord& r) {
   if (!job["tres"].get_object().get(tres)) {
     r[F::gpus] = gpus_in(tres, "allocated");
     if (r[F::gpus].empty()) r[F::gpus] = gpus_in(tres, "requested");
+    if (r[F::gpus].empty()) r[F::gpus] = "0";
   }
-  if (r[F::gpus].empty()) r[F::gpus] = "0";
   if (!job["required"].get_object().get(required)) r[F::cpus] = member_text(required, "CPUs");
   r[F::nodes] = member_text(job, "allocation_nodes");
 }
@@ -245,7 +248,14 @@ bool looks_like_json_jobs(std::string_view b) {
   b = b.substr(first, 32 << 10);
   const auto names = [&](std::string_view key) { return b.find(key) != std::string_view::npos; };
   if (b[0] == '[') return names("\"jobid\"") && names("\"attempts\"");
-  return b[0] == '{' && ((names("\"jobs\"") && names("\"job_id\"")) || (names("\"meta\"") && names("slurm")));
+  if (b[0] != '{') return false;
+  if ((names("\"jobs\"") && names("\"job_id\"")) || (names("\"meta\"") && (names("slurm") || names("Slurm"))))
+    return true;
+  // An answer without any job.
+  std::string bare;
+  std::copy_if(b.begin(), b.begin() + std::min<std::ptrdiff_t>(std::ssize(b), 64), std::back_inserter(bare),
+               [](char c) { return !is_json_space(c); });
+  return bare.starts_with("{\"jobs\":[]");
 }
 
 Result<JobTable> import_json_jobs(ByteSource& source, const std::string& label, const JobImportOptions& options) {
@@ -307,8 +317,8 @@ Result<JobTable> import_json_jobs(ByteSource& source, const std::string& label, 
   if (cut || broken)
     table.notes.add(cut ? "truncated" : "broken-json", Severity::data_loss, 1,
                     fmt::format("{}: byte {}", label, elements.place()), "the jobs before it are answered for");
-  if (table.size() == 0)
-    return fail(table.notes.rows.empty() ? "no jobs in it" : "no usable job: " + table.notes.rows[0].first, label);
+  if (table.size() == 0 && table.notes.lost_data()) return fail("no usable job: " + table.notes.rows[0].first, label);
+  if (table.size() == 0) table.notes.add("no-jobs", Severity::info, 1, label, "an answer without jobs");
   return table;
 }
 

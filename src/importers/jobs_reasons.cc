@@ -4,10 +4,12 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/json_text.h"
 #include "base/text_match.h"
 #include "importers/jobs_csv.h"
+#include "importers/jobs_rows.h"
 #include "importers/jobs_time.h"
 
 namespace orrery {
@@ -45,15 +47,16 @@ Result<ReasonFile> read_table(ByteSource& source, const std::string& label) {
   CsvReader reader(source, ',');
   std::vector<std::string_view> f;
   int id = -1, reason = -1, category = -1;
-  std::uint64_t bad = 0;
-  std::string first_bad;
+  std::uint64_t bad = 0, several = 0;
+  std::string first_bad, first_several;
+  std::unordered_map<std::string, std::size_t> place;  // of a job in reason_of
   for (bool header = true;; header = false) {
     auto row = reader.next(f);
     if (!row) return tl::unexpected(row.error());
     if (*row == CsvReader::Row::end) break;
     if (header) {
       for (std::size_t i = 0; i < f.size(); ++i) {
-        const std::string name = lower(f[i]);
+        const std::string name = lower(without_blanks(f[i]));
         if (name == "job_id" || name == "jobid" || name == "id") id = static_cast<int>(i);
         if (name == "reason" || name == "failure_reason") reason = static_cast<int>(i);
         if (name == "category") category = static_cast<int>(i);
@@ -67,12 +70,20 @@ Result<ReasonFile> read_table(ByteSource& source, const std::string& label) {
       if (bad++ == 0) first_bad = fmt::format("{}:{}", label, reader.line());
       continue;
     }
-    const std::string_view why = f[static_cast<std::size_t>(reason)];
+    const std::string_view why = without_blanks(f[static_cast<std::size_t>(reason)]);
+    const std::string job(without_blanks(f[static_cast<std::size_t>(id)]));
     if (is_missing(why)) continue;
-    out.reason_of.emplace_back(f[static_cast<std::size_t>(id)], why);
+    if (const auto [it, fresh] = place.emplace(job, out.reason_of.size()); fresh) {
+      out.reason_of.emplace_back(job, why);
+    } else if (out.reason_of[it->second].second != why) {
+      if (several++ == 0) first_several = fmt::format("{}:{}: job {}", label, reader.line(), quote_for_people(job, 60));
+      out.reason_of[it->second].second = why;
+    }
     if (category >= 0 && !is_missing(f[static_cast<std::size_t>(category)]))
-      out.categories.emplace(why, f[static_cast<std::size_t>(category)]);
+      out.categories.emplace(why, without_blanks(f[static_cast<std::size_t>(category)]));
   }
+  out.notes.add("several-reasons", Severity::warning, several, first_several,
+                "another reason for the same job: the last one counts");
   out.notes.add("bad-reason", Severity::data_loss, bad, first_bad, "a line without a job or a reason");
   return out;
 }

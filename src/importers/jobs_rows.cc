@@ -12,6 +12,9 @@ namespace orrery {
 namespace {
 
 constexpr std::int32_t kMostGpus = 1'000'000;  // of one job: beyond, the number is something else
+constexpr std::int64_t kDayMs = 86'400'000;
+constexpr std::int64_t kRealMs = 631'152'000'000;      // 1990: seconds before it count from the begin of a trace
+constexpr std::int64_t kLatestMs = 4'102'444'800'000;  // 2100: beyond, a date stands for "never"
 constexpr std::int64_t kMostSpanMs = std::int64_t{1'000'000'000} * 1000;  // 31 years
 
 std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
@@ -49,12 +52,18 @@ void JobRows::bad(std::uint64_t line, std::string_view why, std::string_view val
   if (!value.empty()) first_bad_ += ": " + quote_for_people(value, 60);
 }
 
+void JobRows::absurd(std::string_view text, std::uint64_t line, std::int64_t& ms) {
+  if (absurd_times_++ == 0) first_absurd_ = fmt::format("{}:{}: {}", label_, line, quote_for_people(text, 40));
+  ms = kNoTime;
+}
+
 bool JobRows::time(JobField f, const JobRecord& record, std::uint64_t line, std::int64_t& ms) {
   ms = kNoTime;
   const std::string_view text = record[f];
   if (text.empty()) return true;
   switch (times_.read(text, ms)) {
     case TimeReader::State::ok:
+      if (ms < -kDayMs || ms >= kLatestMs) absurd(text, line, ms);
       return true;
     case TimeReader::State::none:
       ms = kNoTime;
@@ -139,8 +148,25 @@ void JobRows::add(const JobRecord& r, std::uint64_t line) {
   if (!span(F::duration, r, line, duration) || !span(F::queue, r, line, queue)) return;
   if (!count(F::gpus, form_.gpu_scale, r, line, gpus) || !count(F::cpus, form_.cpu_scale, r, line, cpus)) return;
   if (!count(F::nodes, 3, r, line, nodes_milli)) return;
-  if (start != kNoTime && end != kNoTime && end < start) return bad(line, "it ends before it starts", r[F::end]);
-  if (duration == kNoTime && start == kNoTime && submit == kNoTime) return bad(line, "neither times nor a duration");
+  // The zero of a clock beside real times stands for "not yet".
+  if (std::max({submit, start, end}) > kRealMs)
+    for (const auto& [field, at] : {std::pair{F::submit, &submit}, {F::start, &start}, {F::end, &end}})
+      if (*at != kNoTime && *at <= kDayMs) absurd(r[field], line, *at);
+  if (start != kNoTime && end != kNoTime && end < start) {
+    // Clocks set back by an hour (or half of one, or two) between start and end.
+    const std::int64_t back = duration > 0 ? start + duration - end : 0;
+    const auto by = [&](std::int64_t ms) { return std::abs(back - ms) <= 1000; };
+    if (times_.saw_zone() || (!by(1'800'000) && !by(3'600'000) && !by(7'200'000)))
+      return bad(line, "it ends before it starts", r[F::end]);
+    if (set_back_++ == 0)
+      first_set_back_ = fmt::format("{}:{}: {} to {}", label_, line, quote_for_people(r[F::start], 30),
+                                    quote_for_people(r[F::end], 30));
+    end = start + duration;
+  }
+  std::string_view state_text = r[F::state];
+  if (const auto by = state_text.find(" by "); by != std::string_view::npos) state_text = state_text.substr(0, by);
+  if (duration == kNoTime && start == kNoTime && submit == kNoTime && outcome_of(state_text) != Outcome::active)
+    return bad(line, "neither times nor a duration");
   gpus_missing_ += is_missing(r[F::gpus]);
   // Limits are of interest to simulations alone: what is not a number ("UNLIMITED") is none.
   if (!r[F::limit].empty() && read_int(r[F::limit], limit) != NumberState::ok) limit = 0;
@@ -160,13 +186,13 @@ void JobRows::add(const JobRecord& r, std::uint64_t line) {
     t_.span_totals += total && !run;
   }
 
-  const StrId state = t_.names.intern(r[F::state]);
+  const StrId state = t_.names.intern(state_text);
   if (raw(state) >= known_state_.size()) known_state_.resize(raw(state) + 64);
   if (!known_state_[raw(state)]) {
     known_state_[raw(state)] = true;
-    if (!r[F::state].empty() && outcome_of(r[F::state]) == Outcome::other) {
+    if (!state_text.empty() && outcome_of(state_text) == Outcome::other) {
       if (unknown_states_++ == 0)
-        first_unknown_ = fmt::format("{}:{}: {}", label_, line, quote_for_people(r[F::state], 60));
+        first_unknown_ = fmt::format("{}:{}: {}", label_, line, quote_for_people(state_text, 60));
     }
   }
   const StrId user = t_.names.intern(r[F::user]), group = t_.names.intern(r[F::group]);
@@ -203,6 +229,10 @@ void JobRows::finish() {
   t_.notes.add("bad-row", Severity::data_loss, bad_, first_bad_, "rows that cannot be read are in no table");
   t_.notes.add("duplicate-row", Severity::info, t_.duplicates, first_duplicate_,
                "equal to an earlier row in all that is kept; counted as it stands");
+  t_.notes.add("absurd-time", Severity::warning, absurd_times_, first_absurd_,
+               "before 1970, from 2100 on, or zero beside real times: taken as unknown");
+  t_.notes.add("clock-set-back", Severity::warning, set_back_, first_set_back_,
+               "it ends before it starts by the clock on the wall: the end is start and duration");
   t_.notes.add("start-before-submit", Severity::warning, early_starts_, first_early_, "waiting taken as zero");
   t_.notes.add("unknown-state", Severity::warning, unknown_states_, first_unknown_,
                "shown under its own name; taken neither for a success nor for a failure");
@@ -217,7 +247,7 @@ void JobRows::finish() {
     std::int64_t last = 0;
     for (const auto* column : {&t_.submit_ms, &t_.start_ms})
       for (const std::int64_t v : *column) last = std::max(last, v);
-    if (last < days_from_civil(1990, 1, 1) * 86'400'000) t_.relative_times = true;
+    if (last < kRealMs) t_.relative_times = true;
   }
 }
 

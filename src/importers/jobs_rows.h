@@ -45,6 +45,8 @@ struct JobScratch {
   std::string gpus, cpus, limit;
   std::uint64_t skipped = 0;
   std::string first_skipped;
+  std::uint64_t array_tasks = 0, other_resources = 0;  // tasks of arrays beyond the one that is counted
+  std::string first_array, first_other;
 };
 
 struct JobForm {
@@ -86,9 +88,16 @@ std::optional<JobForm> pai_form(const JobHeader&);
 std::optional<JobForm> openb_form(const JobHeader&);
 std::optional<JobForm> plain_form(const JobHeader&);
 
-// GPUs in Slurm's lists of resources: "billing=8,cpu=8,gres/gpu=8,gres/gpu:a100=8" or "gpu:a100:4"; -1 = a list that
-// names GPUs in a way that is not known.
-std::int64_t gpus_of_tres(std::string_view tres);
+// GPUs in Slurm's lists of resources: "billing=8,cpu=8,gres/gpu=8,gres/gpu:a100=8", "gpu:a100:4", "gres:gpu:2" or
+// "PER_NODE:gpu:8" (times `nodes`, 0 = not known); -1 = a list that cannot be understood. `other` gets the first
+// resource that is not known, and not counted as a GPU.
+std::int64_t gpus_of_tres(std::string_view tres, std::int64_t nodes = 0, std::string_view* other = nullptr);
+
+inline std::string_view without_blanks(std::string_view s) {
+  while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
+  while (!s.empty() && (s.back() == ' ' || s.back() == '\t' || s.back() == '\r')) s.remove_suffix(1);
+  return s;
+}
 
 class JobRows {
  public:
@@ -104,6 +113,7 @@ class JobRows {
   bool time(JobField f, const JobRecord& record, std::uint64_t line, std::int64_t& ms);
   bool span(JobField f, const JobRecord& record, std::uint64_t line, std::int64_t& ms);
   bool count(JobField f, int scale, const JobRecord& record, std::uint64_t line, std::int32_t& milli);
+  void absurd(std::string_view text, std::uint64_t line, std::int64_t& ms);
   void remember(std::uint64_t hash, std::uint64_t line);
   void look_up(std::uint64_t hash, std::uint64_t line);
 
@@ -112,8 +122,8 @@ class JobRows {
   const JobForm& form_;
   TimeReader times_;
   bool zone_given_;
-  std::uint64_t bad_ = 0, early_starts_ = 0, unknown_states_ = 0, gpus_missing_ = 0;
-  std::string first_bad_, first_early_, first_unknown_, first_duplicate_;
+  std::uint64_t bad_ = 0, early_starts_ = 0, unknown_states_ = 0, gpus_missing_ = 0, absurd_times_ = 0, set_back_ = 0;
+  std::string first_bad_, first_early_, first_unknown_, first_duplicate_, first_absurd_, first_set_back_;
   std::vector<std::uint64_t> hashes_;  // open addressing, of the rows so far
   std::size_t hashed_ = 0;
   // Rows are looked up some rows later, when the line of the cache that was asked for has come.

@@ -204,7 +204,8 @@ class Series {
     out.notes.add("not-a-number", Severity::warning, not_numbers_, first_not_number_, "taken as missing");
     out.notes.add("repeated-time", Severity::info, repeated_, first_repeated_, "the first row of an instant counts");
     out.notes.add("repeated-column", Severity::info, dropped_, first_dropped_, "the first of equal columns counts");
-    out.notes.add("fraction-as-percent", Severity::info, fractions, label_, "values from 0 to 1 are shown as 0 to 100");
+    out.notes.add("fraction-as-percent", Severity::warning, fractions, label_,
+                  "values from 0 to 1 are shown as 0 to 100");
     return out;
   }
 

@@ -103,8 +103,9 @@ Section reliability(const std::vector<FailureStats>& clusters, std::vector<Relia
                      {.key = "goodput_pct", .title = "goodput %", .digits = 1}};
   for (const FailureStats& c : clusters)
     for (const ReliabilityRow& r : c.*rows) {
-      std::vector<Cell> row{c.cluster, r.name, cell_of_count(r.runs), cell_of_count(r.failures),
-                            cell_of_count(r.infrastructure)};
+      std::vector<Cell> row{c.cluster, r.name, cell_of_count(r.runs)};
+      row.push_back(cell_if(r.stated != 0, static_cast<double>(r.failures)));
+      row.push_back(cell_if(r.stated != 0, static_cast<double>(r.infrastructure)));
       row.push_back(whole_or_real(r.node_hours));
       row.push_back(cell_if(r.failures != 0, r.mttf_h()));
       row.push_back(cell_if(r.failures != 0, r.node_mttf_h()));
@@ -128,13 +129,14 @@ Section fairness(const std::vector<FailureStats>& clusters) {
                      {.key = "fairness.jain_gpu_time", .title = "Jain of GPU time", .digits = 3},
                      {.key = "fairness.jain_slowdown", .title = "Jain of slowdown", .digits = 3}};
   for (const FailureStats& c : clusters) {
-    std::vector<Cell> row{c.cluster, cell_if(c.span_h > 0, c.span_h), cell_of_count(c.failures)};
+    std::vector<Cell> row{c.cluster, cell_if(c.span_h > 0, c.span_h),
+                          cell_if(c.stated, static_cast<double>(c.failures))};
     row.push_back(cell_if(c.failures != 0 && c.span_h > 0, c.mtbf_h()));
     row.push_back(cell_if(c.infrastructure != 0 && c.span_h > 0, c.span_h / static_cast<double>(c.infrastructure)));
-    row.push_back(cell_of_count(c.users));
+    row.push_back(cell_if(c.users != 0, static_cast<double>(c.users)));
     row.push_back(cell_if(c.users != 0, c.gini_gpu_time));
     row.push_back(cell_if(c.users != 0, c.jain_gpu_time));
-    row.push_back(cell_if(c.users != 0, c.jain_slowdown));
+    row.push_back(cell_if(c.users != 0 && c.waits, c.jain_slowdown));
     s.table.rows.push_back(std::move(row));
   }
   return s;

@@ -16,8 +16,12 @@ void describe_progress(const RunProgress& run, std::vector<Section>& out) {
                      {.key = "lost_s", .title = "done again s", .digits = 1},
                      {.key = "down_s", .title = "standing still s", .digits = 1},
                      {.key = "ettr_pct", .title = "ETTR %", .digits = 2}};
-  s.table.rows.push_back({run.first_step, run.last_step, run.highest_step, cell_of_count(run.steps_done), run.wall_s,
-                          run.step_s, cell_of_count(run.rollbacks.size()), run.lost_s, run.down_s, run.ettr_pct()});
+  // Without any time, or without those of the lines, what is not known is not zero.
+  const bool lasts = run.wall_s > 0;
+  s.table.rows.push_back({run.first_step, run.last_step, run.highest_step, cell_of_count(run.steps_done),
+                          cell_if(lasts, run.wall_s), cell_if(lasts, run.step_s), cell_of_count(run.rollbacks.size()),
+                          cell_if(lasts, run.lost_s), cell_if(lasts && run.timed, run.down_s),
+                          cell_if(lasts && run.timed, run.ettr_pct())});
   out.push_back(std::move(s));
   Section r{.key = "rollbacks", .title = "Rollbacks", .table = {}};
   r.table.columns = {{.key = "at_s", .title = "after s", .digits = 1},
@@ -27,8 +31,15 @@ void describe_progress(const RunProgress& run, std::vector<Section>& out) {
                      {.key = "lost_s", .title = "lost s", .digits = 1},
                      {.key = "down_s", .title = "down s", .digits = 1}};
   for (const Rollback& b : run.rollbacks)
-    r.table.rows.push_back({b.at_s, b.from_step, b.to_step, b.lost_steps, b.lost_s, b.down_s});
+    r.table.rows.push_back({cell_if(lasts, b.at_s), b.from_step, b.to_step, b.lost_steps, cell_if(lasts, b.lost_s),
+                            cell_if(lasts && run.timed, b.down_s)});
   out.push_back(std::move(r));
+  Section still{.key = "standstills", .title = "Standstills (a pause without a rollback)", .table = {}};
+  still.table.columns = {{.key = "at_s", .title = "after s", .digits = 1},
+                         {.key = "after_step", .title = "after step"},
+                         {.key = "down_s", .title = "down s", .digits = 1}};
+  for (const Standstill& b : run.standstills) still.table.rows.push_back({b.at_s, b.after_step, b.down_s});
+  out.push_back(std::move(still));
   Section c{.key = "curve", .title = "", .table = {}};
   c.table.columns = {{.key = "s"}, {.key = "step"}};
   for (const auto& [at, step] : run.curve) c.table.rows.push_back({at, step});

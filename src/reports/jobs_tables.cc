@@ -107,7 +107,9 @@ Section summary(const std::vector<JobStats>& clusters, DurationKind kind) {
     for (const Spread* s : {&all.duration_s, &all.queue_s})
       add_spread(row, *s, {&S::mean, &S::p25, &S::p50, &S::p75, &S::p90, &S::p99, &S::max});
     add_spread(row, all.gpus, {&S::mean, &S::p50, &S::max});
-    for (const double x : {c.same_second_pct, c.interarrival_cv, c.top5_users_pct}) row.push_back(whole_or_real(x));
+    for (const double x : {c.same_second_pct, c.interarrival_cv}) row.push_back(whole_or_real(x));
+    const bool named = c.all_users.size() > 1 || (!c.all_users.empty() && c.all_users[0].name != kNameless);
+    row.push_back(cell_if(named, c.top5_users_pct));
     out.table.rows.push_back(std::move(row));
   }
   return out;

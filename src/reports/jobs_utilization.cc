@@ -26,8 +26,11 @@ bool is_gpu_power(const std::string& metric) {
 void describe_utilization(const std::vector<UtilMetric>& metrics, const PowerTerms& terms, std::vector<Section>& out) {
   if (metrics.empty()) return;
   Section s{.key = "clusters[].utilization{}", .title = "Utilisation", .table = {}};
-  s.table.columns = {{.key = "cluster"},
-                     {.key = "metric"},
+  // For people what tells rows apart comes first: a first column is not cut.
+  s.table.columns = {{.key = "cluster", .json_only = true},
+                     {.key = "metric", .json_only = true},
+                     {.key = "of", .title = "metric", .text_only = true},
+                     {.key = "where", .title = "cluster", .text_only = true},
                      {.key = "samples"},
                      {.key = "devices"},
                      {.key = "missing_pct", .title = "% missing", .digits = 1},
@@ -57,7 +60,11 @@ void describe_utilization(const std::vector<UtilMetric>& metrics, const PowerTer
   e.title = fmt::format("Energy (power times the time between samples; PUE {:g}, {:g} kg CO2e a kWh)", terms.pue,
                         terms.carbon_kg_per_kwh);
   for (const UtilMetric& m : metrics) {
-    std::vector<Cell> row{m.cluster, m.name, cell_if(!m.quantiles_only, static_cast<double>(m.samples)),
+    std::vector<Cell> row{m.cluster,
+                          m.name,
+                          m.name,
+                          m.cluster,
+                          cell_if(!m.quantiles_only, static_cast<double>(m.samples)),
                           cell_if(!m.quantiles_only, static_cast<double>(m.devices))};
     const auto cells = static_cast<double>(m.samples + m.missing);
     row.push_back(cell_if(!m.quantiles_only && cells > 0, 100 * static_cast<double>(m.missing) / std::max(1.0, cells)));

@@ -82,6 +82,20 @@ std::string to_csv(const Table& table) {
   return out;
 }
 
+std::vector<std::string> csv_files(const Document& document) {
+  std::vector<std::string> files;
+  std::set<std::string> names;
+  const auto add = [&](std::string name) {
+    std::replace(name.begin(), name.end(), '/', '_');
+    for (int k = 2; !names.insert(name).second; ++k) name += "-" + std::to_string(k);
+    files.push_back(name + ".csv");
+  };
+  for (const Section& s : document.sections)
+    if (!for_people_alone(s)) add(s.key.empty() ? document.command : file_name(s.key));
+  add("notes");
+  return files;
+}
+
 Status write_csv(const std::string& directory, const Document& document) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -90,11 +104,9 @@ Status write_csv(const std::string& directory, const Document& document) {
                 directory, "name a directory that can be written");
   }
   std::vector<OutputFile> files;
-  std::set<std::string> names;
-  const auto add = [&](std::string name, const Table& table) -> Status {
-    std::replace(name.begin(), name.end(), '/', '_');
-    for (int k = 2; !names.insert(name).second; ++k) name += "-" + std::to_string(k);
-    auto file = OutputFile::create(directory + "/" + name + ".csv");
+  const std::vector<std::string> names = csv_files(document);
+  const auto add = [&](const Table& table) -> Status {
+    auto file = OutputFile::create(directory + "/" + names[files.size()]);
     if (!file) return tl::unexpected(file.error());
     if (auto ok = file->write(to_csv(table)); !ok) return ok;
     files.push_back(std::move(*file));
@@ -102,9 +114,9 @@ Status write_csv(const std::string& directory, const Document& document) {
   };
   for (const Section& s : document.sections) {
     if (for_people_alone(s)) continue;
-    if (auto ok = add(s.key.empty() ? document.command : file_name(s.key), s.table); !ok) return ok;
+    if (auto ok = add(s.table); !ok) return ok;
   }
-  if (auto ok = add("notes", notes_table(document.notes)); !ok) return ok;
+  if (auto ok = add(notes_table(document.notes)); !ok) return ok;
   for (OutputFile& f : files) {
     if (auto ok = f.commit(); !ok) return ok;
   }

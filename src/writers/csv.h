@@ -1,6 +1,7 @@
 // Document -> a directory of CSV files, one a section, for spreadsheets and data frames.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "data/table.h"
@@ -10,6 +11,9 @@ namespace orrery {
 // RFC 4180: a header of column keys, CRLF line ends, quotes where needed. Missing, NaN and infinite values are empty; a
 // list is its numbers separated by spaces. Columns that only people see are left out.
 std::string to_csv(const Table& table);
+
+// The names of the files that write_csv() makes, in their order; the last is that of the notes.
+std::vector<std::string> csv_files(const Document& document);
 
 // Writes DIR/SECTION.csv for every section (one without a key is named after the command; of a path (writers/json.h)
 // its last part) and DIR/notes.csv. Makes the
