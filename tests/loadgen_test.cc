@@ -1,8 +1,14 @@
 // loadgen against a server in this process that keeps a log of its own, and its reading of streams.
 #include <httplib.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -67,6 +73,7 @@ TEST(Endpoints, OfUrls) {
   EXPECT_EQ(*endpoint_of("https://h/v1", true), "https://h/v1/chat/completions");
   EXPECT_EQ(*endpoint_of("http://h/api/completions", false), "http://h/api/completions");
   EXPECT_FALSE(endpoint_of("h:1", false));
+  EXPECT_FALSE(endpoint_of("http://", false));
 }
 
 // Tells `max_tokens` tokens, one an event, some time apart; keeps when it did.
@@ -89,6 +96,20 @@ class Server {
       if (tokens == 13) {
         response.status = 503;
         response.set_content("{\"error\": \"no luck\"}", "application/json");
+        return;
+      }
+      if (tokens == 15) {  // more than can be, and text after the end
+        response.set_content(
+            "data: {\"choices\":[{\"text\":\"a\"}]}\n\n"
+            "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":99999999,\"completion_tokens\":1000000}}\n\n"
+            "data: [DONE]\n\ndata: {\"choices\":[{\"text\":\"a\"}]}\n\n",
+            "text/event-stream");
+        return;
+      }
+      if (tokens == 16) {
+        response.set_content("data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: " +
+                                 std::string(EventStream::kMostLine + 1, 'x') + "\n\ndata: [DONE]\n\n",
+                             "text/event-stream");
         return;
       }
       const bool chat = request.path.find("chat") != std::string::npos;
@@ -225,6 +246,78 @@ TEST(LoadRuns, PromptsDifferButForWhatTheyShare) {
   EXPECT_NE(prompts[0], prompts[1]);
 }
 
+TEST(LoadRuns, IdenticalPromptsAreTheSameText) {
+  Server server;
+  Workload w = even(3, 0, 2);
+  w.alike = true;
+  ASSERT_TRUE(send_load(target_of(server), w, kNobody));
+  std::vector<std::string> prompts;
+  for (const Server::Entry& e : server.log()) prompts.push_back(nlohmann::json::parse(e.body)["prompt"]);
+  ASSERT_EQ(prompts.size(), 3u);
+  EXPECT_EQ(prompts[0], prompts[1]);
+  EXPECT_EQ(prompts[0], prompts[2]);
+}
+
+TEST(LoadRuns, CountsThatCannotBeAndTextAfterTheEndAreNotTaken) {
+  Server server;
+  const auto result = send_load(target_of(server), even(1, 0, 15), kNobody);
+  ASSERT_TRUE(result);
+  const LoadRequest& r = result->requests[0];
+  EXPECT_TRUE(r.error.empty()) << r.error;
+  EXPECT_TRUE(r.implausible);
+  EXPECT_EQ(r.chunks, 1);
+  EXPECT_EQ(r.record.output, 1);
+  EXPECT_EQ(r.record.input, 20);
+}
+
+TEST(LoadRuns, EventsThatAreTooLongAreCounted) {
+  Server server;
+  const auto result = send_load(target_of(server), even(2, 0, 16), kNobody);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->dropped_events, 2u);
+  EXPECT_EQ(result->requests[0].record.output, 1);
+}
+
+TEST(LoadRuns, HundredsAtOnceAllArrive) {
+  Server server(std::chrono::microseconds(100));
+  const auto result = send_load(target_of(server), even(300, 0, 3), kNobody);
+  ASSERT_TRUE(result);
+  for (const LoadRequest& r : result->requests) {
+    EXPECT_TRUE(r.error.empty()) << r.error;
+    EXPECT_EQ(r.chunks, 3);
+  }
+  EXPECT_EQ(server.log().size(), 300u);
+}
+
+// In a process of its own: a hard limit can not be raised again. Nobody takes the connections, so they stay open.
+void send_with_few_handles() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  (void)::bind(listener, reinterpret_cast<const sockaddr*>(&address), size);
+  (void)::listen(listener, 64);
+  (void)::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  const rlimit few{64, 64};
+  (void)::setrlimit(RLIMIT_NOFILE, &few);
+  int last = 0;
+  for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) last = fd;
+  for (int k = 0; k < 6; ++k) ::close(last - k);
+  LoadTarget t;
+  t.url = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port)) + "/v1/completions";
+  t.timeout_s = 0.3;
+  const auto result = send_load(t, even(20, 0, 3), kNobody);
+  if (!result) std::_Exit(2);
+  const bool said = std::any_of(result->requests.begin(), result->requests.end(), [](const LoadRequest& r) {
+    return r.error.find("out of file handles (64") != std::string::npos;
+  });
+  std::_Exit(said ? 0 : 1);
+}
+TEST(LoadRunsDeathTest, OutOfFileHandlesIsNotTheServersFault) {
+  EXPECT_EXIT(send_with_few_handles(), ::testing::ExitedWithCode(0), "");
+}
+
 TEST(LoadRuns, OnlySoManyInFlight) {
   Server server;
   LoadTarget t = target_of(server);
@@ -258,6 +351,21 @@ TEST(LoadRuns, NobodyThere) {
   ASSERT_TRUE(result);
   for (const LoadRequest& r : result->requests) EXPECT_FALSE(r.error.empty());
   EXPECT_FALSE(first_model(t.url, {}));
+}
+
+TEST(LoadRuns, ALateListOfModelsIsGivenUp) {
+  httplib::Server server;
+  server.Get("/v1/models", [](const httplib::Request&, httplib::Response& r) {
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    r.set_content(R"({"data": [{"id": "made-up"}]})", "application/json");
+  });
+  const int port = server.bind_to_any_port("127.0.0.1");
+  std::thread thread([&] { server.listen_after_bind(); });
+  while (!server.is_running()) std::this_thread::yield();
+  const auto model = first_model("http://127.0.0.1:" + std::to_string(port) + "/v1/completions", {}, 0.1);
+  server.stop();
+  thread.join();
+  EXPECT_FALSE(model);
 }
 
 TEST(LoadRuns, ALateAnswerIsGivenUp) {

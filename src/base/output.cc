@@ -81,6 +81,18 @@ Status OutputFile::commit() {
   return {};
 }
 
+Status check_writable(const std::string& path) {
+  struct stat info {};
+  // A pipe's reader would take an opening and closing for the end.
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    if (::access(path.c_str(), W_OK) != 0) return fail_errno("cannot write", path);
+    return {};
+  }
+  const auto file = OutputFile::create(path);
+  if (!file) return tl::unexpected(file.error());
+  return {};
+}
+
 Status write_file(const std::string& path, std::string_view bytes) {
   auto file = OutputFile::create(path);
   if (!file) return tl::unexpected(file.error());

@@ -29,6 +29,9 @@ class OutputFile {
   std::string temporary_;  // "" = written directly
 };
 
+// Whether `path` could be written now: what takes long to work out is not begun for nothing. Leaves nothing behind.
+Status check_writable(const std::string& path);
+
 Status write_file(const std::string& path, std::string_view bytes);
 
 // All of `bytes` to a file descriptor; `where` names it in the error.

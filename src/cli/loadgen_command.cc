@@ -9,12 +9,16 @@
 #include "cli/options.h"
 #include "cli/read_options.h"
 #include "cli/serve_options.h"
+#include "loadgen/event_stream.h"
 #include "loadgen/load_run.h"
 #include "reports/serve.h"
+#include "writers/csv.h"
 #include "writers/json.h"
 
 namespace orrery {
 namespace {
+
+constexpr double kMostModelsS = 30;  // of the list of models
 
 constexpr Choice<bool> kApis[] = {{"completions", false}, {"chat", true}};
 constexpr Choice<bool> kPrompts[] = {{"words", false}, {"ids", true}};
@@ -69,17 +73,23 @@ Document document_of(const LoadTarget& target, const LoadResult& r, const Servic
   d.command = "loadgen";
   d.inputs = {target.url};
   std::vector<RequestRecord> records;
-  std::uint64_t failed = 0, uncounted = 0;
+  std::uint64_t failed = 0, uncounted = 0, implausible = 0;
   std::string first;
   for (const LoadRequest& q : r.requests) {
     records.push_back(q.record);
-    uncounted += q.record.end >= 0 && !q.counted;
+    uncounted += q.record.end >= 0 && !q.counted && !q.implausible;
+    implausible += q.record.end >= 0 && q.implausible;
     if (q.record.end >= 0) continue;
     if (failed++ == 0) first = q.error;
   }
   notes.add("request-failed", Severity::data_loss, failed, first, "in no rate and no latency");
   notes.add("tokens-not-told", Severity::info, uncounted, {},
             "the server sends no usage: events with text stand for tokens");
+  notes.add("usage-implausible", Severity::data_loss, implausible, {},
+            "the server tells more tokens than were asked for and sent: events with text, and the prompt as asked for, "
+            "stand for them");
+  notes.add("event-too-long", Severity::data_loss, r.dropped_events, {},
+            fmt::format("events of more than {} MiB are dropped", EventStream::kMostLine >> 20));
   d.notes = std::move(notes);
   const ServingFigures f = figures_of(records, r.itl);
   d.sections.push_back(rates_section(r, f));
@@ -87,7 +97,7 @@ Document document_of(const LoadTarget& target, const LoadResult& r, const Servic
   if (level.asked()) {
     Section s{.key = "slo", .title = "Service level", .single = true, .table = {}};
     const double kept = share_within(records, level);
-    add(s, {.key = "kept_pct", .digits = 1}, 100 * kept);
+    add(s, {.key = "kept_pct", .digits = 1}, 100 * kept);  // NaN, so null: no request tells
     add(s, {.key = "goodput_requests_per_s"},
         f.seconds > 0 ? Cell{kept * static_cast<double>(records.size()) / f.seconds} : Cell{});
     d.sections.push_back(std::move(s));
@@ -128,10 +138,15 @@ Result<int> run_loadgen(const Args& args) {
   target.url = std::move(*url);
   target.model = args.value("--model");
   if (target.model.empty()) {
-    auto model = first_model(target.url, target.headers);
+    auto model = first_model(target.url, target.headers, std::min(kMostModelsS, target.timeout_s));
     if (!model) return tl::unexpected(model.error());
     target.model = std::move(*model);
   }
+  // Hours of a run are not lost to a name that cannot be written.
+  if (const std::string path = args.value("--out"); !path.empty())
+    if (const Status ok = check_writable(path); !ok) return tl::unexpected(ok.error());
+  if (!options->csv_directory.empty())
+    if (const Status ok = check_csv_directory(options->csv_directory); !ok) return tl::unexpected(ok.error());
   Progress progress(options->show_progress);
   progress.stage("sending");
   const std::uint64_t all = asked->workload.requests.size();
@@ -161,7 +176,8 @@ Command loadgen_command() {
           "each when it is due, whether or not others were answered, and measures what `orrery estimate serve` "
           "estimates: rates, latency, time to the first token (TTFT) and per token after it (TPOT), between tokens "
           "(ITL). Times count from when a request was due. Workload options are those of `estimate serve`.\n\n"
-          "Prompts are made-up words or numbers of tokens, all different but for --shared-prefix. Answers are as "
+          "Prompts are made-up words or numbers of tokens, all different but for --shared-prefix and "
+          "--identical-prompts. Answers are as "
           "long as asked where the server knows ignore_eos; its own count of tokens is used where it tells it. "
           "docs/formats/loadgen.md describes the result, which `estimate serve --calibrate` takes.",
       .options =
@@ -173,13 +189,19 @@ Command loadgen_command() {
                 {"--temperature", "X", "(default: 0)", Takes::word},
                 {"--concurrency", "N", "at most so many requests at a time; others wait, and their wait counts",
                  Takes::word},
-                {"--timeout", "S", "seconds of one request (default: 600)", Takes::word},
+                {"--timeout", "S", "seconds of one request (default: 600), and, up to 30, of the list of models",
+                 Takes::word},
                 {"--header", "NAME: VALUE", "of every request (may be repeated)", Takes::word, true},
                 {"--out", "FILE", "write the JSON document to FILE as well", Takes::file},
                 {"--slo", "KEY=MS,...", "ttft_ms, tpot_ms, latency_ms: how many requests keep it", Takes::word}},
                with(workload_options(), {kCsv, kJson, kQuiet, kThreads, kHelp})),
-      .when_incomplete = "some requests failed; the others are answered",
-      .examples = {},
+      .when_incomplete = "some requests failed, or what the server sent could not be used; the rest is answered",
+      .examples =
+          {{"A server on this machine, five requests a second, the result kept for `estimate serve --calibrate`:",
+            "orrery loadgen --url http://127.0.0.1:8000 --requests 200 --rate 5 --out measured.json"},
+           {"A chat endpoint, at most 16 requests at a time:",
+            "orrery loadgen --url http://127.0.0.1:8000 --api chat --concurrency 16 --input-tokens 512 "
+            "--output-tokens 128"}},
       .run = run_loadgen};
 }
 

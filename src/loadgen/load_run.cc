@@ -1,14 +1,20 @@
 #include "loadgen/load_run.h"
 
 #include <curl/curl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/text_match.h"
 #include "loadgen/event_stream.h"
@@ -17,8 +23,11 @@ namespace orrery {
 namespace {
 
 constexpr std::size_t kMostErrorText = 300;
-// Polls end late by up to a millisecond: from so much before a request is due naps of at most kNapNs follow.
-constexpr double kNapsFromNs = 1'000'000, kNapNs = 100'000;
+// Requests begun before the others are looked at again: libcurl's cost of an ended one grows with those that ended
+// beside it.
+constexpr int kMostAtOnce = 64;
+// A prompt's words are some tokens each, and a chat's template comes on top.
+constexpr std::int64_t kMostPromptGrowth = 64, kMostTemplate = 16'384;
 
 using Clock = std::chrono::steady_clock;
 
@@ -63,10 +72,11 @@ std::string one_line(std::string text) {
 }
 
 // A prompt of so many tokens, different for each request so that no prefix is found again, but for the first
-// `shared` pieces. Words of common tokenisers: one token each, near enough; the server's own count is what is reported.
+// `shared` tokens; all of them where the workload's prompts are alike. Words of common tokenisers: one token each, near
+// enough; the server's own count is what is reported.
 nlohmann::json prompt_of(const LoadTarget& target, const Workload& w, std::size_t index) {
   const Request& r = w.requests[index];
-  const std::int64_t shared = static_cast<std::int64_t>(r.prefixes) * w.prefix_piece;
+  const std::int64_t shared = w.alike ? r.input : static_cast<std::int64_t>(r.prefixes) * w.prefix_piece;
   Random random(0x9e3779b97f4a7c15u * (index + 1)), common(1);
   if (target.token_ids) {
     nlohmann::json ids = nlohmann::json::array();
@@ -108,18 +118,21 @@ struct Flight {
     request = &r, itl = &between;
     stream = EventStream([this](std::string_view data) { take(data); });
     plain.clear();
+    told = told_prompt = -1;
     last = -1;
-    said_done = false;
+    said_done = over = out_of_handles = false;
   }
   void take(std::string_view data) {
+    if (over) return;  // nothing follows [DONE]
     const CompletionChunk c = read_chunk(data);
     if (!c.error.empty()) {
       request->error = one_line(c.error);
       return;
     }
+    over = c.done;
     said_done |= c.done || c.finished;
-    if (c.completion_tokens > 0) request->record.output = c.completion_tokens, request->counted = true;
-    if (c.prompt_tokens > 0) request->record.input = c.prompt_tokens;
+    if (c.completion_tokens > 0) told = c.completion_tokens;
+    if (c.prompt_tokens > 0) told_prompt = c.prompt_tokens;
     if (!c.text) return;
     const double at = now();
     if (request->record.first_token < 0) request->record.first_token = at;
@@ -134,7 +147,8 @@ struct Flight {
   LogHistogram* itl = nullptr;
   std::string body, plain;  // plain: the begin of an answer that is no stream
   double last = -1;
-  bool said_done = false;
+  std::int64_t told = -1, told_prompt = -1;  // tokens, by the server
+  bool said_done = false, over = false, out_of_handles = false;
   Easy easy;
 };
 
@@ -153,12 +167,48 @@ std::size_t append(char* bytes, std::size_t size, std::size_t n, void* to) {
   return size * n;
 }
 
+// A server is not to blame for handles that this process has not got.
+curl_socket_t open_socket(void* to, curlsocktype, curl_sockaddr* address) {
+  const int fd = ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+  if (fd < 0 && (errno == EMFILE || errno == ENFILE)) static_cast<Flight*>(to)->out_of_handles = true;
+  return fd < 0 ? CURL_SOCKET_BAD : fd;
+}
+
+void raise_handle_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+std::string out_of_handles_text() {
+  rlimit limit{};
+  (void)::getrlimit(RLIMIT_NOFILE, &limit);
+  return "this process is out of file handles (" + std::to_string(limit.rlim_cur) +
+         " by ulimit -n): raise it, or --concurrency N";
+}
+
+// The server's counts, where they can be.
+void take_usage(const Flight& f, LoadRequest& r) {
+  const std::int64_t asked = r.record.output;
+  if (f.told > 0) {
+    r.implausible = f.told > std::max(asked, r.chunks);
+    if (!r.implausible) r.record.output = f.told, r.counted = true;
+  }
+  if (f.told_prompt > 0) {
+    const bool can_be = f.told_prompt <= kMostPromptGrowth * r.record.input + kMostTemplate;
+    r.implausible |= !can_be;
+    if (can_be) r.record.input = f.told_prompt;
+  }
+}
+
 // What an ended transfer comes to.
 void land(Flight& f, CURLcode code, double now) {
   LoadRequest& r = *f.request;
   f.stream.finish();
   curl_easy_getinfo(f.easy.get(), CURLINFO_RESPONSE_CODE, &r.status);
-  if (code != CURLE_OK)
+  if (code != CURLE_OK && f.out_of_handles)
+    r.error = out_of_handles_text();
+  else if (code != CURLE_OK)
     r.error = curl_easy_strerror(code);
   else if (r.status != 200 && r.error.empty())
     r.error = "HTTP " + std::to_string(r.status) + ": " + one_line(f.plain);
@@ -167,15 +217,88 @@ void land(Flight& f, CURLcode code, double now) {
   else if (r.error.empty() && !f.said_done)
     r.error = "the stream ended early";
   if (!r.error.empty()) return;
+  take_usage(f, r);
   if (!r.counted) r.record.output = r.chunks;
   r.record.end = f.last >= 0 ? f.last : now;
 }
+
+// libcurl says which sockets to watch and when to look again; no other request is touched when one of them has bytes.
+class Sockets {
+ public:
+  Sockets() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), multi_(curl_multi_init()) {
+    if (!multi_) return;
+    curl_multi_setopt(multi_.get(), CURLMOPT_SOCKETFUNCTION, watch);
+    curl_multi_setopt(multi_.get(), CURLMOPT_SOCKETDATA, this);
+    curl_multi_setopt(multi_.get(), CURLMOPT_TIMERFUNCTION, set_timer);
+    curl_multi_setopt(multi_.get(), CURLMOPT_TIMERDATA, this);
+  }
+  Sockets(const Sockets&) = delete;
+  Sockets& operator=(const Sockets&) = delete;
+  ~Sockets() {
+    multi_.reset();  // closes what is watched
+    if (epoll_ >= 0) ::close(epoll_);
+  }
+  bool started() const { return epoll_ >= 0 && multi_; }
+  CURLM* multi() const { return multi_.get(); }
+
+  // Waits at most `ns` for sockets or libcurl's timer, and serves them.
+  void serve(double ns) {
+    if (has_timer_) ns = std::min(ns, std::chrono::duration<double, std::nano>(timer_ - Clock::now()).count());
+    const auto wait = static_cast<std::int64_t>(std::max(ns, 0.0));
+    const timespec time{static_cast<time_t>(wait / 1'000'000'000), static_cast<long>(wait % 1'000'000'000)};
+    pollfd ready{epoll_, POLLIN, 0};
+    int running = 0;
+    if (::ppoll(&ready, 1, &time, nullptr) > 0) {  // epoll's own timeouts are whole milliseconds
+      const int n = ::epoll_wait(epoll_, events_.data(), static_cast<int>(events_.size()), 0);
+      for (int k = 0; k < n; ++k) {
+        const epoll_event& e = events_[static_cast<std::size_t>(k)];
+        const int what = ((e.events & EPOLLIN) != 0 ? CURL_CSELECT_IN : 0) |
+                         ((e.events & EPOLLOUT) != 0 ? CURL_CSELECT_OUT : 0) |
+                         ((e.events & (EPOLLERR | EPOLLHUP)) != 0 ? CURL_CSELECT_ERR : 0);
+        curl_multi_socket_action(multi_.get(), e.data.fd, what, &running);
+      }
+    }
+    if (has_timer_ && Clock::now() >= timer_) {
+      has_timer_ = false;
+      curl_multi_socket_action(multi_.get(), CURL_SOCKET_TIMEOUT, 0, &running);
+    }
+  }
+
+ private:
+  static int watch(CURL*, curl_socket_t fd, int what, void* to, void* known) {
+    Sockets& s = *static_cast<Sockets*>(to);
+    if (what == CURL_POLL_REMOVE) {
+      ::epoll_ctl(s.epoll_, EPOLL_CTL_DEL, fd, nullptr);
+      return 0;
+    }
+    epoll_event e{};
+    e.events = (what != CURL_POLL_OUT ? EPOLLIN : 0u) | (what != CURL_POLL_IN ? EPOLLOUT : 0u);
+    e.data.fd = fd;
+    ::epoll_ctl(s.epoll_, known != nullptr ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &e);
+    curl_multi_assign(s.multi_.get(), fd, to);
+    return 0;
+  }
+  static int set_timer(CURLM*, long ms, void* to) {
+    Sockets& s = *static_cast<Sockets*>(to);
+    s.has_timer_ = ms >= 0;
+    s.timer_ = Clock::now() + std::chrono::milliseconds(std::max(ms, 0L));
+    return 0;
+  }
+
+  int epoll_ = -1;
+  bool has_timer_ = false;
+  Clock::time_point timer_;
+  std::array<epoll_event, 256> events_{};
+  std::unique_ptr<CURLM, MultiDelete> multi_;
+};
 
 }  // namespace
 
 Result<std::string> endpoint_of(const std::string& url, bool chat) {
   if (!url.starts_with("http://") && !url.starts_with("https://"))
     return fail("not a URL: " + url, "--url", "for example --url http://127.0.0.1:8000");
+  if (url.find_first_not_of('/', url.find(':') + 1) == std::string::npos)
+    return fail("a URL without a host: " + url, "--url", "for example --url http://127.0.0.1:8000");
   std::string base = url;
   while (base.ends_with('/')) base.pop_back();
   if (ends(base, "/completions")) return base;
@@ -183,7 +306,7 @@ Result<std::string> endpoint_of(const std::string& url, bool chat) {
   return base + (chat ? "/chat/completions" : "/completions");
 }
 
-Result<std::string> first_model(const std::string& url, const std::vector<std::string>& headers) {
+Result<std::string> first_model(const std::string& url, const std::vector<std::string>& headers, double timeout_s) {
   if (const Status ok = start_curl(); !ok) return tl::unexpected(ok.error());
   const std::size_t cut = url.rfind("/v1/");
   const std::string at = (cut == std::string::npos ? url : url.substr(0, cut)) + "/v1/models";
@@ -194,7 +317,7 @@ Result<std::string> first_model(const std::string& url, const std::vector<std::s
   curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, list.get());
   curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, append);
   curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, &text);
-  curl_easy_setopt(easy.get(), CURLOPT_TIMEOUT, 30L);
+  curl_easy_setopt(easy.get(), CURLOPT_TIMEOUT_MS, std::max(1L, static_cast<long>(1e3 * timeout_s)));
   curl_easy_setopt(easy.get(), CURLOPT_NOSIGNAL, 1L);
   const CURLcode code = curl_easy_perform(easy.get());
   if (code != CURLE_OK) return fail(curl_easy_strerror(code), at, "is the server up?");
@@ -208,8 +331,10 @@ Result<std::string> first_model(const std::string& url, const std::vector<std::s
 Result<LoadResult> send_load(const LoadTarget& target, const Workload& workload,
                              const std::function<void(std::uint64_t done)>& on_progress) {
   if (const Status ok = start_curl(); !ok) return tl::unexpected(ok.error());
-  const std::unique_ptr<CURLM, MultiDelete> multi(curl_multi_init());
-  if (!multi) return fail("libcurl does not start", "loadgen");
+  raise_handle_limit();
+  Sockets sockets;
+  if (!sockets.started()) return fail("libcurl or epoll does not start", "loadgen");
+  CURLM* const multi = sockets.multi();
   LoadResult result;
   result.requests.resize(workload.requests.size());
   const Headers headers = headers_of(target.headers);
@@ -218,7 +343,7 @@ Result<LoadResult> send_load(const LoadTarget& target, const Workload& workload,
     return static_cast<double>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
   };
   const double cpu = thread_cpu_s();
-  std::vector<std::unique_ptr<Flight>> flights;
+  std::vector<std::unique_ptr<Flight>> flights;  // end before what watches them
   std::vector<Flight*> idle;
   std::size_t next = 0, done = 0;
   std::int64_t flying = 0;
@@ -234,6 +359,8 @@ Result<LoadResult> send_load(const LoadTarget& target, const Workload& workload,
       curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_bytes);
       curl_easy_setopt(c, CURLOPT_WRITEDATA, &f);
       curl_easy_setopt(c, CURLOPT_PRIVATE, &f);
+      curl_easy_setopt(c, CURLOPT_OPENSOCKETFUNCTION, open_socket);
+      curl_easy_setopt(c, CURLOPT_OPENSOCKETDATA, &f);
       curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
       curl_easy_setopt(c, CURLOPT_TCP_NODELAY, 1L);
       curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, static_cast<long>(1e3 * target.timeout_s));
@@ -250,7 +377,7 @@ Result<LoadResult> send_load(const LoadTarget& target, const Workload& workload,
     curl_easy_setopt(f.easy.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(f.body.size()));
     curl_easy_setopt(f.easy.get(), CURLOPT_POSTFIELDS, f.body.c_str());
     r.sent = r.record.started = now();
-    curl_multi_add_handle(multi.get(), f.easy.get());
+    curl_multi_add_handle(multi, f.easy.get());
     result.most_in_flight = std::max(result.most_in_flight, ++flying);
   };
 
@@ -258,35 +385,30 @@ Result<LoadResult> send_load(const LoadTarget& target, const Workload& workload,
     const auto may_send = [&] {
       return next < workload.requests.size() && (target.most_in_flight == 0 || flying < target.most_in_flight);
     };
-    while (may_send() && workload.requests[next].arrival_ns <= now()) send(next++);
-    int running = 0;
-    curl_multi_perform(multi.get(), &running);
+    const auto is_due = [&] { return may_send() && workload.requests[next].arrival_ns <= now(); };
+    for (int k = 0; k < kMostAtOnce && is_due(); ++k) send(next++);
+    double wait = 100e6;
+    if (may_send()) wait = std::clamp(workload.requests[next].arrival_ns - now(), 0.0, wait);
+    sockets.serve(wait);
     int left = 0;
-    while (const CURLMsg* message = curl_multi_info_read(multi.get(), &left)) {
+    while (const CURLMsg* message = curl_multi_info_read(multi, &left)) {
       if (message->msg != CURLMSG_DONE) continue;
       void* of = nullptr;
       curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &of);
       Flight& f = *static_cast<Flight*>(of);
       const CURLcode code = message->data.result;
       land(f, code, now());
-      curl_multi_remove_handle(multi.get(), f.easy.get());
+      result.dropped_events += f.stream.dropped_lines();
+      curl_multi_remove_handle(multi, f.easy.get());
       idle.push_back(&f);
       --flying;
       on_progress(++done);
     }
-    if (done == workload.requests.size()) break;
-    double wait = 100e6;
-    if (may_send()) wait = std::clamp(workload.requests[next].arrival_ns - now(), 0.0, wait);
-    if (wait > kNapsFromNs)
-      curl_multi_poll(multi.get(), nullptr, 0, static_cast<int>((wait - kNapsFromNs) / 1e6) + 1, nullptr);
-    else
-      std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(wait, kNapNs))));
   }
   result.client_cpu_s = thread_cpu_s() - cpu;
   double end = 0;
   for (const LoadRequest& r : result.requests) end = std::max(end, r.record.end);
   result.seconds = end / 1e9;
-  flights.clear();  // before the multi handle
   return result;
 }
 

@@ -96,13 +96,18 @@ std::vector<std::string> csv_files(const Document& document) {
   return files;
 }
 
-Status write_csv(const std::string& directory, const Document& document) {
+Status check_csv_directory(const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error || !std::filesystem::is_directory(directory, error)) {
     return fail("cannot make the directory: " + (error ? error.message() : std::string("a file has that name")),
                 directory, "name a directory that can be written");
   }
+  return check_writable(directory + "/notes.csv");
+}
+
+Status write_csv(const std::string& directory, const Document& document) {
+  if (auto ok = check_csv_directory(directory); !ok) return ok;
   std::vector<OutputFile> files;
   const std::vector<std::string> names = csv_files(document);
   const auto add = [&](const Table& table) -> Status {

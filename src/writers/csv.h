@@ -15,6 +15,9 @@ std::string to_csv(const Table& table);
 // The names of the files that write_csv() makes, in their order; the last is that of the notes.
 std::vector<std::string> csv_files(const Document& document);
 
+// Makes the directory and tries to write into it. Leaves nothing else behind.
+Status check_csv_directory(const std::string& directory);
+
 // Writes DIR/SECTION.csv for every section (one without a key is named after the command; of a path (writers/json.h)
 // its last part) and DIR/notes.csv. Makes the
 // directory. All files are complete before the first appears under its name.
