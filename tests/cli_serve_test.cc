@@ -83,6 +83,39 @@ TEST(CliServe, LongRequestsAreRefusedAndSaid) {
   EXPECT_EQ(d["notes"][0]["name"], "request-too-long");
 }
 
+TEST(CliServe, OneTokenHasNoTimePerTokenAfterIt) {
+  const json d = answer(kServe + "--output-tokens 1 --slo tpot_ms=10");
+  EXPECT_TRUE(d["tpot_ms"]["mean"].is_null());
+  EXPECT_TRUE(d["itl_ms"]["p99"].is_null());
+  EXPECT_TRUE(d["interval"]["tpot_mean_ms"].is_null());
+  EXPECT_TRUE(d["slo"]["kept_pct"].is_null());
+  EXPECT_TRUE(d["slo"]["highest_requests_per_s"].is_null());
+  EXPECT_TRUE(d["ttft_ms"]["mean"].is_number());
+}
+
+TEST(CliServe, NothingCompletedHasNoLatency) {
+  const json d = answer(kServe + "--max-model-len 100", 1);
+  EXPECT_EQ(d["completed"], 0);
+  EXPECT_TRUE(d["latency_ms"]["mean"].is_null());
+  EXPECT_TRUE(d["ttft_ms"]["max"].is_null());
+  EXPECT_TRUE(d["interval"]["latency_mean_ms"].is_null());
+}
+
+TEST(CliServe, IdenticalPromptsAreFoundAgain) {
+  const std::string call = kServe + "--rate 5 --identical-prompts on --prefix-caching ";
+  EXPECT_GT(answer(call + "on")["time"]["prefix_hit_pct"], 80);
+  EXPECT_EQ(answer(call + "off")["time"]["prefix_hit_pct"], 0);
+}
+
+TEST(CliServe, NoRateAboveWhatAllAtOnceAreAnsweredAt) {
+  const std::string call =
+      "estimate serve --model llama-3.1-8b --platform dgx-h100 --tp 1 --replicas 8 --requests 800 ";
+  const double at_once = answer(call)["requests_per_s"];
+  const json d = answer(call + "--slo ttft_ms=1000,tpot_ms=100");
+  EXPECT_LE(d["slo"]["highest_requests_per_s"], at_once * (1 + 1e-9));
+  EXPECT_GT(d["slo"]["highest_requests_per_s"], 0.5 * at_once);
+}
+
 class ServeRefusals : public ::testing::TestWithParam<const char*> {};
 TEST_P(ServeRefusals, InOneLine) {
   const Outcome o = orrery(GetParam());
@@ -114,7 +147,11 @@ INSTANTIATE_TEST_SUITE_P(
                       "estimate serve --model llama-2-70b --platform 8xL40S --tp 16", "loadgen",
                       "loadgen --url localhost", "loadgen --url http://127.0.0.1:1",
                       "loadgen --url http://127.0.0.1:1 --model m --requests 1",
-                      "loadgen --url http://127.0.0.1:1 --api words", "loadgen --url http://h --header x"));
+                      "loadgen --url http://127.0.0.1:1 --api words", "loadgen --url http://h --header x",
+                      "estimate serve --model llama-3.1-8b --platform h100 --gpus 1 --kv-tokens 1000000",
+                      "loadgen --url http:// --requests 1",
+                      "loadgen --url http://127.0.0.1:1 --model m --requests 1 --out no/such/folder/x.json",
+                      "loadgen --url http://127.0.0.1:1 --model m --requests 1 --csv README.md"));
 
 TEST(CliLoadgen, MeasuresAndCalibrates) {
   httplib::Server server;

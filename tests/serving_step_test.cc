@@ -220,7 +220,8 @@ TEST(ServingFiguresOf, ByHand) {
   EXPECT_DOUBLE_EQ(f.cdf.back().first, 500);
   EXPECT_DOUBLE_EQ(f.cdf.back().second, 1);
   EXPECT_DOUBLE_EQ(share_within(r, {.ttft_ms = 150}), 1.0 / 3);
-  EXPECT_DOUBLE_EQ(share_within(r, {.tpot_ms = 100}), 2.0 / 3);
+  EXPECT_DOUBLE_EQ(share_within(r, {.tpot_ms = 100}), 1.0 / 2);  // the second has no such time
+  EXPECT_TRUE(std::isnan(share_within({r[1]}, {.tpot_ms = 100})));
   EXPECT_DOUBLE_EQ(share_within(r, {.latency_ms = 350}), 1.0 / 3);
 }
 
@@ -247,10 +248,42 @@ TEST(ServingRate, TheHighestThatKeepsTheLevel) {
   const RateFound found = highest_rate(costs, blocks_of(10'000), w, 1, 1, {}, {.latency_ms = 200, .share = 0.9});
   EXPECT_TRUE(found.bounded);
   EXPECT_GT(found.rate, 300);
-  EXPECT_LT(found.rate, 900);
+  EXPECT_LT(found.rate, 640);  // all at once
   EXPECT_GE(found.share, 0.9);
   EXPECT_EQ(highest_rate(costs, blocks_of(10'000), w, 1, 1, {}, {.latency_ms = 50}).rate, 0);
   EXPECT_FALSE(highest_rate(costs, blocks_of(10'000), w, 1, 1, {}, {.latency_ms = 1e6}).bounded);
+}
+
+// What a product of few rows needs is its weights: half of them, and a short kernel.
+TEST(ServingSteps, Fp8DecodesQuickerThanBf16) {
+  for (const char* platform : {"dgx-h100", "mi300x-8x"}) {
+    const auto step = [&](WeightFormat weights, std::int64_t rows) {
+      ServeJob job = real_job("llama-3.1-70b", platform, "vllm");
+      job.tp = 8;
+      job.weights = weights;
+      StepShape s;
+      s.decode_sequences = rows, s.decode_context = 600.0 * static_cast<double>(rows);
+      return StepCosts(job).step(s).total();
+    };
+    for (const std::int64_t rows : {1, 8, 64}) {
+      const double wide = step(WeightFormat::same, rows), narrow = step(WeightFormat::fp8, rows);
+      EXPECT_LT(narrow, wide) << platform << rows;
+      EXPECT_GE(narrow, wide / 2) << platform << rows;
+    }
+  }
+}
+
+// 100 requests are over before a queue shows at any rate: what the engine does at its limit is still the most.
+TEST(ServingRate, ShortRunsTellNoRateAboveTheirCapacity) {
+  const ServeJob job = clockwork();
+  const StepCosts costs(job);
+  WorkloadAsked a;
+  a.requests = 100, a.input.mean = 8, a.output.mean = 10;
+  Workload w = made_workload(a);
+  const Simulation at_once = simulate(costs, blocks_of(10'000), w);
+  const RateFound found = highest_rate(costs, blocks_of(10'000), w, 1, 1, {}, {.latency_ms = 190, .share = 0.95});
+  EXPECT_LE(found.rate, figures_of(at_once.requests, at_once.itl).requests_per_s);
+  EXPECT_GT(found.rate, 0);
 }
 
 TEST(ServingCalibration, AServerOfKnownSpeedIsFoundAgain) {

@@ -241,7 +241,7 @@ std::vector<Command> make_commands() {
                         kHelp}),
        .when_incomplete =
            "the job does not fit into the memory of a GPU; the time is what it would take if it did. serve: "
-           "some requests are too long and were refused",
+           "some requests are too long and were refused (weights that do not fit are refused altogether, with 2)",
        .examples = {{"A 7B model on one server of eight GPUs:",
                      "orrery estimate train --model llama-2-7b --platform a800-8x --gpus 8 --zero 2 --framework "
                      "deepspeed"},

@@ -34,6 +34,11 @@ Result<int> run_estimate_serve(const Args& args, const RunOptions& options) {
                             memory.weights, memory.activations, memory.reserved,
                             memory.capacity * job.engine.gpu_memory_utilization),
                 "estimate serve", what_would_fit(job));
+  if (memory.kv_too_large)
+    return fail(fmt::format("{} tokens are {:.1f} GiB of keys and values: beside {:.1f} GiB of weights they do not fit "
+                            "into {:.1f} GiB of a GPU",
+                            job.kv_tokens, memory.kv_cache, memory.weights, memory.capacity),
+                "--kv-tokens", "fewer, or leave it out: the cache takes what the memory leaves");
   Progress progress(options.show_progress);
   progress.stage("serving");
   StepCosts costs(job);

@@ -106,7 +106,10 @@ std::vector<OptionSpec> workload_options() {
        Takes::word},
       {"--output-tokens", "DIST", "tokens of an answer, likewise (default: 128)", Takes::word},
       {"--shared-prefix", "N", "tokens that all prompts begin with (default: 0)", Takes::word},
-      {"--identical-prompts", "on|off", "all requests are the same text, so their tokens choose the same experts",
+      {"--identical-prompts", "on|off",
+       "all prompts are the same text as far as they go: their tokens choose the same experts, and --prefix-caching "
+       "finds "
+       "them again",
        Takes::word},
       {"--lengths", "FILE",
        "requests of a file: times, inputs, outputs as BurstGPT, Azure's and Mooncake's traces have them, or columns of "
@@ -130,7 +133,9 @@ std::vector<OptionSpec> serve_options() {
       {"--max-model-len", "N", "answers end there, longer prompts are refused (default: the model's context)",
        Takes::word},
       {"--block-size", "N", "tokens of a block of the KV cache", Takes::word},
-      {"--kv-tokens", "N", "tokens that the KV cache of an instance holds (default: what the memory leaves)",
+      {"--kv-tokens", "N",
+       "tokens that the KV cache of an instance holds, no more than fit beside the weights (default: what the "
+       "memory leaves)",
        Takes::word},
       {"--kv-cache-dtype", "auto|fp8|int8", "of keys and values in the cache (default: as the activations)",
        Takes::word},
@@ -149,6 +154,23 @@ std::vector<OptionSpec> serve_options() {
       {"--price", "X", "of a GPU for an hour: cost per million tokens", Takes::word},
   };
 }
+
+namespace {
+
+// The same text: each prompt begins as the longest does. Its last token is computed in any case.
+void set_alike(Workload& w) {
+  w.alike = true;
+  std::int64_t most = 0;
+  for (const Request& r : w.requests) most = std::max(most, r.input - 1);
+  w.prefixes.resize(static_cast<std::size_t>(most / w.prefix_piece));
+  for (std::size_t k = 0; k < w.prefixes.size(); ++k) w.prefixes[k] = k + 1;
+  for (Request& r : w.requests) {
+    r.first_prefix = 0;
+    r.prefixes = static_cast<std::uint32_t>((r.input - 1) / w.prefix_piece);
+  }
+}
+
+}  // namespace
 
 Result<DescribedWorkload> described_workload(const Args& args, Notes& notes) {
   DescribedWorkload d;
@@ -185,7 +207,7 @@ Result<DescribedWorkload> described_workload(const Args& args, Notes& notes) {
   d.rate = asked.rate, d.cv = asked.cv;
   if (!args.has("--lengths")) {
     d.workload = made_workload(asked);
-    d.workload.alike = alike;
+    if (alike) set_alike(d.workload);
     return d;
   }
   for (const char* option : {"--input-tokens", "--output-tokens", "--shared-prefix"})
@@ -199,7 +221,7 @@ Result<DescribedWorkload> described_workload(const Args& args, Notes& notes) {
                   args.value("--lengths"), "fewer --requests");
     d.workload.requests.resize(static_cast<std::size_t>(asked.requests));
   }
-  d.workload.alike = alike;
+  if (alike) set_alike(d.workload);
   if (args.has("--rate") || !d.workload.timed) set_arrivals(d.workload, asked.rate, asked.cv, asked.seed);
   return d;
 }

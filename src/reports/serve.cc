@@ -21,14 +21,17 @@ std::string_view name_in_serving(Part p) { return p == Part::loss ? "sampling" :
 
 Section quantiles_section(const std::string& key, const Quantiles& q) {
   Section s{.key = key, .title = "", .single = true, .table = {}};
-  add(s, {.key = "mean"}, q.mean);
-  add(s, {.key = "p50"}, q.p50);
-  add(s, {.key = "p90"}, q.p90);
-  add(s, {.key = "p95"}, q.p95);
-  add(s, {.key = "p99"}, q.p99);
-  add(s, {.key = "max"}, q.max);
+  const auto value = [&](double x) { return q.count > 0 ? Cell{x} : Cell{}; };
+  add(s, {.key = "mean"}, value(q.mean));
+  add(s, {.key = "p50"}, value(q.p50));
+  add(s, {.key = "p90"}, value(q.p90));
+  add(s, {.key = "p95"}, value(q.p95));
+  add(s, {.key = "p99"}, value(q.p99));
+  add(s, {.key = "max"}, value(q.max));
   return s;
 }
+
+bool is_amd(const GpuFacts& gpu) { return gpu.arch.find("CDNA") != std::string::npos; }
 
 // What the run goes at the pace of.
 std::string binds_of(const StepCosts& costs, const Simulation& s, double rate) {
@@ -83,9 +86,15 @@ void add_intervals(const ServeAnswer& a, std::vector<Section>& sections) {
     people.table.rows.push_back({std::string(key), std::min(x, y), std::max(x, y)});
   };
   row("output_tokens_per_s", a.quicker.output_tokens_per_s, a.slower.output_tokens_per_s);
-  row("latency_mean_ms", a.quicker.latency.mean, a.slower.latency.mean);
-  row("ttft_mean_ms", a.quicker.ttft.mean, a.slower.ttft.mean);
-  row("tpot_mean_ms", a.quicker.tpot.mean, a.slower.tpot.mean);
+  const auto means = [&](const char* key, const Quantiles& x, const Quantiles& y) {
+    if (x.count > 0 && y.count > 0)
+      row(key, x.mean, y.mean);
+    else
+      add(s, {.key = key}, Cell{});
+  };
+  means("latency_mean_ms", a.quicker.latency, a.slower.latency);
+  means("ttft_mean_ms", a.quicker.ttft, a.slower.ttft);
+  means("tpot_mean_ms", a.quicker.tpot, a.slower.tpot);
   sections.push_back(std::move(s));
   sections.push_back(std::move(people));
 }
@@ -226,7 +235,7 @@ Section level_section(const ServeAnswer& a) {
       kept * a.figures.requests_per_s * static_cast<double>(a.simulation.requests.size()) /
           std::max(1.0, static_cast<double>(a.figures.completed)));
   add(s, {.key = "highest_requests_per_s", .title = "highest rate that keeps it"},
-      a.highest.bounded ? Cell{a.highest.rate} : Cell{});
+      a.highest.bounded && a.highest.known ? Cell{a.highest.rate} : Cell{});
   add(s, {.key = "bounded", .json_only = a.highest.bounded}, a.highest.bounded);
   return s;
 }
@@ -241,6 +250,10 @@ std::vector<std::string> carried_by(const StepCosts& costs, const ServeAnswer& a
       e.sure));
   if (job.model.experts > 0) out.push_back("tokens choose experts evenly and independently of each other");
   if (job.kv_tokens > 0) out.push_back(fmt::format("a cache of {} tokens an instance, as stated", job.kv_tokens));
+  if (job.weights == WeightFormat::fp8)
+    out.push_back(e.kernels == "fused"
+                      ? "activations are brought to fp8 in the kernel before each product"
+                      : "activations are brought to fp8 by one short kernel a product, a node where steps are graphs");
   if (job.draft_tokens > 0)
     out.push_back(
         fmt::format("each of {} drafted tokens is accepted with a chance of {} after the one before it; a "
@@ -328,6 +341,17 @@ Document serve_document(const StepCosts& costs, const ServeMemory& memory, const
   if (a.simulation.cut > 0)
     d.notes.add("answer-cut", Severity::info, static_cast<std::uint64_t>(a.simulation.cut), {},
                 "answers end where the model's context does (--max-model-len)");
+  if (const GpuFacts& gpu = costs.job().platform.gpu; is_amd(gpu))
+    d.notes.add("laws-of-another-card", Severity::warning, 1, gpu.name,
+                "no table of this maker's later cards is among the sources: products go by a law fitted to an MI210, "
+                "in fp8 at twice bf16's rate at best; compare quantisations with care");
+  if (a.highest.at_capacity)
+    d.notes.add("highest-rate-is-capacity", Severity::info, 1, {},
+                "so few requests are over before a queue forms: the highest rate is that at which all of them at once "
+                "are answered; more --requests tell more");
+  if (!a.highest.known)
+    d.notes.add("level-unknown", Severity::warning, 1, {},
+                "answers of one token have no time per token after the first: tpot_ms says nothing about them");
   d.sections.push_back(job_section(costs));
   d.sections.push_back(for_people(d.sections.back()));
   d.sections.push_back(answer_section(costs, memory, a));

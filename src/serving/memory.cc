@@ -60,6 +60,7 @@ ServeMemory memory_of(const ServeJob& job) {
   out.kv_blocks = job.kv_tokens > 0 ? (job.kv_tokens + job.engine.block_size - 1) / job.engine.block_size
                                     : static_cast<std::int64_t>(left * kGib / per_block);
   out.kv_cache = d(out.kv_blocks) * per_block / kGib;
+  out.kv_too_large = job.kv_tokens > 0 && out.weights + out.kv_cache > out.capacity;
   out.fits = out.kv_blocks > 0;
   return out;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace orrery {
 namespace {
@@ -78,42 +79,57 @@ ServingFigures figures_of(const std::vector<RequestRecord>& requests, const LogH
 }
 
 double share_within(const std::vector<RequestRecord>& requests, const ServiceLevel& level) {
-  if (requests.empty()) return 0;
-  std::size_t kept = 0;
+  std::size_t kept = 0, told = 0;
   for (const RequestRecord& r : requests) {
+    ++told;
     if (r.end < 0) continue;
     const double ttft = (r.first_token - r.arrival) / kMs, latency = (r.end - r.arrival) / kMs;
-    const double tpot = r.output > 1 ? (r.end - r.first_token) / kMs / static_cast<double>(r.output - 1) : 0;
-    kept += (level.ttft_ms <= 0 || ttft <= level.ttft_ms) && (level.tpot_ms <= 0 || tpot <= level.tpot_ms) &&
-            (level.latency_ms <= 0 || latency <= level.latency_ms);
+    if ((level.ttft_ms > 0 && ttft > level.ttft_ms) || (level.latency_ms > 0 && latency > level.latency_ms)) continue;
+    if (level.tpot_ms > 0) {
+      if (r.output < 2) {
+        --told;
+        continue;
+      }
+      if ((r.end - r.first_token) / kMs / static_cast<double>(r.output - 1) > level.tpot_ms) continue;
+    }
+    ++kept;
   }
-  return static_cast<double>(kept) / static_cast<double>(requests.size());
+  if (told == 0) return std::numeric_limits<double>::quiet_NaN();
+  return static_cast<double>(kept) / static_cast<double>(told);
 }
 
 RateFound highest_rate(const StepCosts& costs, const ServeMemory& memory, Workload workload, double cv,
                        std::uint64_t seed, const ServeOptions& options, const ServiceLevel& level) {
   RateFound found;
-  const auto share_at = [&](double rate) {
+  const auto run_at = [&](double rate) {
     set_arrivals(workload, rate, cv, seed);
     ++found.runs;
-    return share_within(simulate(costs, memory, workload, options).requests, level);
+    return simulate(costs, memory, workload, options);
   };
-  if (const double share = share_at(0); share >= level.share) {
+  const auto share_at = [&](double rate) { return share_within(run_at(rate).requests, level); };
+  const Simulation at_once = run_at(0);
+  const double share = share_within(at_once.requests, level);
+  if (std::isnan(share)) {
+    found.known = false;
+    return found;
+  }
+  if (share >= level.share) {
     found.bounded = false, found.share = share;
     return found;
   }
+  const double capacity = figures_of(at_once.requests, at_once.itl).requests_per_s;
   // Far below what one request after the other takes the level is kept, if ever.
-  double low = 1e-3, high = 1;
+  double low = std::min(1e-3, capacity), high = capacity;
   double kept = share_at(low);
-  if (kept < level.share) return found;
-  for (double share = share_at(high); share >= level.share && high < 1e7; share = share_at(high)) {
-    low = high, kept = share;
-    high *= 4;
+  if (!(kept >= level.share) || capacity <= 0) return found;
+  if (const double most = share_at(capacity); most >= level.share) {
+    found.rate = capacity, found.share = most, found.at_capacity = true;
+    return found;
   }
   while (high / low > 1.01) {
-    const double mid = std::sqrt(low * high), share = share_at(mid);
-    if (share >= level.share)
-      low = mid, kept = share;
+    const double mid = std::sqrt(low * high), there = share_at(mid);
+    if (there >= level.share)
+      low = mid, kept = there;
     else
       high = mid;
   }

@@ -35,16 +35,21 @@ struct ServiceLevel {
   double share = 0.9;  // of requests that it has to hold for
   bool asked() const { return ttft_ms > 0 || tpot_ms > 0 || latency_ms > 0; }
 };
-// Share of all requests that keep it; refused and failed ones do not.
+// Share of the requests that keep it; refused and failed ones do not. An answer of one token has no time per token
+// after the first: where that is asked for and it breaks nothing else, it does not count. NaN: no request tells.
 double share_within(const std::vector<RequestRecord>& requests, const ServiceLevel& level);
 
 struct RateFound {
   double rate = 0;  // highest that keeps the level, requests a second; 0 = none does
   double share = 0;
-  bool bounded = true;  // false: still kept with all requests at once
+  bool bounded = true;       // false: still kept with all requests at once
+  bool known = true;         // false: no request tells whether it keeps the level
+  bool at_capacity = false;  // the level is kept up to the rate at which all at once are answered, and no rate above it
+                             // is looked at: a run that is over before a queue forms says nothing about it
   std::int64_t runs = 0;
 };
-// Bisects over the rate to 1 %, with the same requests and the same random numbers for each.
+// Bisects over the rate to 1 %, up to that at which the same requests are answered when all come at once, with the same
+// requests and the same random numbers for each.
 RateFound highest_rate(const StepCosts& costs, const ServeMemory& memory, Workload workload, double cv,
                        std::uint64_t seed, const ServeOptions& options, const ServiceLevel& level);
 
