@@ -56,6 +56,12 @@ TEST(CliServe, AThousandAtOnceAreTextAndCsv) {
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_NE(o.out.find("first token (TTFT)"), std::string::npos);
   EXPECT_TRUE(fs::exists(dir.path / "timeline.csv"));
+  EXPECT_EQ(read_file(dir.path / "cdf.csv").substr(0, 13), "ms,fraction\r\n");
+  const std::string interval = read_file(dir.path / "interval.csv");
+  EXPECT_EQ(interval.substr(0, 51), "output_tokens_per_s_from,output_tokens_per_s_to,lat");
+  EXPECT_EQ(interval.find(' '), std::string::npos);
+  EXPECT_EQ(std::count(interval.begin(), interval.end(), ','), 14);  // two rows of eight
+  EXPECT_FALSE(fs::exists(dir.path / "slo.csv"));                    // not asked
   EXPECT_NE(orrery("estimate serve --engine list").out.find("lightllm"), std::string::npos);
 }
 

@@ -42,6 +42,12 @@ Status text_choice(const Args& args, std::string_view option, std::initializer_l
   return fail("not known: " + text, std::string(option), "one of " + all);
 }
 
+Status precision_of(const Args& args, Precision& out) {
+  const Status ok = choose(args, "--precision", kPrecisions, out);
+  if (ok) return ok;
+  return fail(ok.error().what, ok.error().where, ok.error().advice + ", fp8, int8, int4");
+}
+
 // KEY=NUMBER,...
 Status read_keys(const std::string& text, const std::string& option,
                  std::initializer_list<std::pair<std::string_view, double*>> keys) {
@@ -262,7 +268,7 @@ Result<DescribedService> described_service(const Args& args) {
   if (const Status ok =
           all_of({whole(args, "--gpus-per-node", job.platform.gpus_per_node),
                   read_layout(args, job),
-                  is_narrow ? Status{} : choose(args, "--precision", kPrecisions, job.precision),
+                  is_narrow ? Status{} : precision_of(args, job.precision),
                   choose(args, "--quantize", kFormats, job.weights),
                   whole(args, "--group-size", job.group, 1 << 20),
                   choose(args, "--kv-cache-dtype", kCaches, job.kv_bytes),

@@ -59,15 +59,34 @@ Table notes_table(const Notes& notes) {
   return t;
 }
 
+bool has_file(const Section& s) { return !for_people_alone(s) && !s.table.columns.empty(); }
+
+constexpr std::string_view kAnd = "_and_";
+
+// Columns whose cells are two numbers each are two columns.
+bool is_pair(const Column& c, const std::string& section) {
+  return section == "interval" || c.key.find(kAnd) != std::string::npos;
+}
+std::string pair_header(const std::string& key) {
+  const std::size_t at = key.find(kAnd);
+  if (at == std::string::npos) return quoted(key + "_from") + "," + quoted(key + "_to");
+  return quoted(key.substr(0, at)) + "," + quoted(key.substr(at + kAnd.size()));
+}
+std::string pair_text(const Cell& cell) {
+  const auto* pair = std::get_if<std::vector<double>>(&cell);
+  if (pair == nullptr || pair->size() != 2) return std::visit(CellToCsv{}, cell) + ",";
+  return number((*pair)[0]) + "," + number((*pair)[1]);
+}
+
 }  // namespace
 
-std::string to_csv(const Table& table) {
+std::string to_csv(const Table& table, const std::string& section) {
   std::string out;
   bool first = true;
   for (const Column& c : table.columns) {
     if (c.text_only) continue;
     if (!std::exchange(first, false)) out += ',';
-    out += quoted(c.key);
+    out += is_pair(c, section) ? pair_header(c.key) : quoted(c.key);
   }
   out += "\r\n";
   for (const auto& row : table.rows) {
@@ -75,7 +94,10 @@ std::string to_csv(const Table& table) {
     for (std::size_t c = 0; c < table.columns.size(); ++c) {
       if (table.columns[c].text_only) continue;
       if (!std::exchange(first, false)) out += ',';
-      if (c < row.size()) out += std::visit(CellToCsv{}, row[c]);
+      if (is_pair(table.columns[c], section))
+        out += c < row.size() ? pair_text(row[c]) : ",";
+      else if (c < row.size())
+        out += std::visit(CellToCsv{}, row[c]);
     }
     out += "\r\n";
   }
@@ -91,7 +113,7 @@ std::vector<std::string> csv_files(const Document& document) {
     files.push_back(name + ".csv");
   };
   for (const Section& s : document.sections)
-    if (!for_people_alone(s)) add(s.key.empty() ? document.command : file_name(s.key));
+    if (has_file(s)) add(s.key.empty() ? document.command : file_name(s.key));
   add("notes");
   return files;
 }
@@ -110,18 +132,18 @@ Status write_csv(const std::string& directory, const Document& document) {
   if (auto ok = check_csv_directory(directory); !ok) return ok;
   std::vector<OutputFile> files;
   const std::vector<std::string> names = csv_files(document);
-  const auto add = [&](const Table& table) -> Status {
+  const auto add = [&](const Table& table, const std::string& key) -> Status {
     auto file = OutputFile::create(directory + "/" + names[files.size()]);
     if (!file) return tl::unexpected(file.error());
-    if (auto ok = file->write(to_csv(table)); !ok) return ok;
+    if (auto ok = file->write(to_csv(table, key)); !ok) return ok;
     files.push_back(std::move(*file));
     return {};
   };
   for (const Section& s : document.sections) {
-    if (for_people_alone(s)) continue;
-    if (auto ok = add(s.table); !ok) return ok;
+    if (!has_file(s)) continue;
+    if (auto ok = add(s.table, s.key); !ok) return ok;
   }
-  if (auto ok = add(notes_table(document.notes)); !ok) return ok;
+  if (auto ok = add(notes_table(document.notes), "notes"); !ok) return ok;
   for (OutputFile& f : files) {
     if (auto ok = f.commit(); !ok) return ok;
   }
