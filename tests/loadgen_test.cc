@@ -73,7 +73,7 @@ TEST(Endpoints, OfUrls) {
   EXPECT_EQ(*endpoint_of("https://h/v1", true), "https://h/v1/chat/completions");
   EXPECT_EQ(*endpoint_of("http://h/api/completions", false), "http://h/api/completions");
   EXPECT_FALSE(endpoint_of("h:1", false));
-  EXPECT_FALSE(endpoint_of("http://", false));
+  for (const char* url : {"http://", "http:///v1", "http://:8000"}) EXPECT_FALSE(endpoint_of(url, false)) << url;
 }
 
 // Tells `max_tokens` tokens, one an event, some time apart; keeps when it did.

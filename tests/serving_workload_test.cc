@@ -141,6 +141,20 @@ TEST(WorkloadFiles, OwnColumnsInAnyOrderAndWithoutTimes) {
   EXPECT_EQ(lines.requests[0].output, 6);
 }
 
+TEST(WorkloadFiles, TextBesideItsTokensIsNotTheirNumber) {
+  for (const char* text : {"input,input_tokens,output,output_tokens\nhello,5,you,6\n",
+                           "input_tokens,input,output_tokens,output\n5,hello,6,you\n",
+                           "{\"input\":\"hello\",\"input_tokens\":5,\"output\":\"you\",\"output_tokens\":6}\n"}) {
+    Notes notes;
+    const auto w = parse_workload(text, "f", notes);
+    ASSERT_TRUE(w) << text;
+    ASSERT_EQ(w->requests.size(), 1u);
+    EXPECT_EQ(w->requests[0].input, 5);
+    EXPECT_EQ(w->requests[0].output, 6);
+    EXPECT_TRUE(notes.rows.empty());
+  }
+}
+
 TEST(WorkloadFiles, WhatCannotBeUsedIsCounted) {
   Notes notes;
   const auto w = parse_workload("time,input,output\n1,2,3\n1,x,3\n1,-2,3\n,5,5\n2,1e12,1\n3,4\n4,1,1\n", "f", notes);

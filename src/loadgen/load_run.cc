@@ -297,7 +297,7 @@ class Sockets {
 Result<std::string> endpoint_of(const std::string& url, bool chat) {
   if (!url.starts_with("http://") && !url.starts_with("https://"))
     return fail("not a URL: " + url, "--url", "for example --url http://127.0.0.1:8000");
-  if (url.find_first_not_of('/', url.find(':') + 1) == std::string::npos)
+  if (const std::size_t host = url.find("://") + 3; host >= url.size() || url[host] == '/' || url[host] == ':')
     return fail("a URL without a host: " + url, "--url", "for example --url http://127.0.0.1:8000");
   std::string base = url;
   while (base.ends_with('/')) base.pop_back();

@@ -78,6 +78,11 @@ const Known* known(std::string_view name) {
   return nullptr;
 }
 
+bool is_bare(std::string_view name) {
+  const std::string text = plain(name);
+  return text == "input" || text == "output";
+}
+
 // Days since 1970-01-01 of a date of the Gregorian calendar (H. Hinnant, days_from_civil).
 std::int64_t days_of(std::int64_t y, std::int64_t m, std::int64_t day) {
   y -= m <= 2;
@@ -214,8 +219,12 @@ Result<Workload> parse_table(std::string_view text, const std::string& where, No
   const std::vector<std::string_view> names = split(head, at);
   for (std::size_t k = 0; k < names.size(); ++k) {
     const Known* name = known(names[k]);
-    if (name == nullptr || column[static_cast<std::size_t>(name->field)] >= 0) continue;
-    column[static_cast<std::size_t>(name->field)] = static_cast<std::ptrdiff_t>(k);
+    if (name == nullptr) continue;
+    // The first of a kind, but for a bare "input" or "output": beside a column of tokens it is the text.
+    std::ptrdiff_t& place = column[static_cast<std::size_t>(name->field)];
+    if (place >= 0 && !is_bare(names[static_cast<std::size_t>(place)])) continue;
+    if (place >= 0 && is_bare(names[k])) continue;
+    place = static_cast<std::ptrdiff_t>(k);
     if (name->field == Field::time) to_ns = name->to_ns;
   }
   if (column[1] < 0 || column[2] < 0)
