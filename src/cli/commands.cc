@@ -297,6 +297,7 @@ std::vector<Command> make_commands() {
       jobs_command(),
       diagnose_command(),
       guard_command(),
+      checknodes_command(),
       loadgen_command(),
       {.name = "help",
        .summary = "what the commands do, or the manual page of one",
