@@ -57,6 +57,15 @@ TEST(CliChecknodes, AHangIsAFailureAndIsEnded) {
   EXPECT_EQ(shell("sleep 3; ls '" + mark + "'").status, 2) << "what hung was killed, and what it had started";
 }
 
+TEST(CliChecknodes, EndedItLeavesNothingBehind) {
+  const TempDir dir;
+  write_text(dir / "test.sh", "sleep 2; touch '" + (dir / "late") + "'\n");
+  EXPECT_EQ(shell("timeout -s TERM 0.5 \"$orrery\" checknodes --hosts a,b --command bash --argument '" +
+                  (dir / "test.sh") + "'; sleep 2.5; ls '" + (dir / "late") + "'")
+                .status,
+            2);
+}
+
 TEST(CliChecknodes, SlowAndLink) {
   EXPECT_EQ(verdicts(with_script("[[ \" $* \" == *' b '* ]] && echo 2 || echo 10\n", "--hosts a,b,c,d,e,f", 1)),
             "a good, b slow, c good, d good, e good, f good");
@@ -94,6 +103,8 @@ TEST(CliChecknodes, RefusedInOneLine) {
           "tests other nodes)");
   refused("--hosts a,b --command /no/such/program", "/no/such/program: cannot be started: No such file or directory");
   refused("--hosts a,b --command true --timeout 0", "--timeout: not a number from 0.01 to 86400: 0");
+  refused("--hosts 127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4,127.0.0.5 --mib 1024",
+          "--mib: 5 processes of 1024 MiB, 4096 MiB at most (less)");
   refused("--hosts a,b --argument x", "--argument: arguments of no command (--command)");
 }
 

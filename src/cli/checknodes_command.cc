@@ -15,6 +15,7 @@
 namespace orrery {
 namespace {
 
+constexpr std::int64_t kMostMib = 4096;   // of this machine's memory, three times
 constexpr std::size_t kMostNodes = 1024;  // a process a group, all at once
 
 Result<std::vector<std::string>> read_hosts(const std::string& text) {
@@ -79,11 +80,13 @@ Result<int> run_checknodes(const Args& args) {
   const auto nodes = read_hosts(args.value("--hosts"));
   if (!nodes) return tl::unexpected(nodes.error());
   GroupRunTerms terms;
-  std::int64_t mib = 64;
+  std::int64_t mib = 16;
   if (const Status ok =
           all_of({real(args, "--timeout", terms.timeout_s, 0.01, 86'400), whole(args, "--mib", mib, 1024)});
       !ok)
     return tl::unexpected(ok.error());
+  if (!args.has("--command") && mib * static_cast<std::int64_t>(nodes->size()) > kMostMib)
+    return fail(fmt::format("{} processes of {} MiB, {} MiB at most", nodes->size(), mib, kMostMib), "--mib", "less");
   terms.bytes = static_cast<std::size_t>(mib) << 20;
   if (args.has("--argument") && !args.has("--command"))
     return fail("arguments of no command", "--argument", "--command");
@@ -131,15 +134,14 @@ Command checknodes_command() {
                   {"--argument", "WORD",
                    "an argument of PROGRAM (may be repeated; --argument=-x where it begins with -)", Takes::word, true},
                   {"--timeout", "S", "seconds until a group has failed (default: 60)", Takes::word},
-                  {"--mib", "N", "MiB that each node of a ring gives (default: 64)", Takes::word},
+                  {"--mib", "N", "MiB that each node of a ring gives (default: 16)", Takes::word},
                   kCsv,
                   kJson,
                   kQuiet,
                   kThreads,
                   kHelp},
       .when_incomplete = "a node is bad or slow, or what is between two of them",
-      .examples = {{"Three processes on this machine:",
-                    "orrery checknodes --hosts 127.0.0.1,127.0.0.2,127.0.0.3 --mib 16"},
+      .examples = {{"Three processes on this machine:", "orrery checknodes --hosts 127.0.0.1,127.0.0.2,127.0.0.3"},
                    {"A program of one's own, here one that always passes:",
                     "orrery checknodes --hosts a,b,c,d --command echo --argument '{hosts} 12.5'"}},
       .run = run_checknodes};

@@ -10,7 +10,7 @@ namespace orrery {
 struct GroupRunTerms {
   double timeout_s = 60;          // of a group; then its processes are killed and it has failed
   std::vector<std::string> argv;  // of an external command; {hosts} in an argument becomes the group's nodes, a,b
-  std::size_t bytes = 64 << 20;   // of the ring: what each node gives
+  std::size_t bytes = 16 << 20;   // of the ring: what each node gives
 };
 
 // Runs a program for each group, all at once, without a shell: its status 0 is a pass. Where no argument has {hosts}
