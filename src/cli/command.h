@@ -64,7 +64,9 @@ Result<Args> parse(const Command& command, const std::vector<std::string>& words
 std::string help_overview();                   // what `orrery help` prints
 std::string man_page(const Command& command);  // what `orrery help COMMAND` and `orrery COMMAND --help` print
 
-Command diagnose_command();  // diagnose_command.cc
+Command diagnose_command();    // diagnose_command.cc
+Command guard_command();       // guard_command.cc
+Command checknodes_command();  // checknodes_command.cc
 
 Result<int> run_help(const Args& args);
 Result<int> run_completion(const Args& args);

@@ -296,6 +296,8 @@ std::vector<Command> make_commands() {
        .run = run_synth},
       jobs_command(),
       diagnose_command(),
+      guard_command(),
+      checknodes_command(),
       loadgen_command(),
       {.name = "help",
        .summary = "what the commands do, or the manual page of one",

@@ -1,0 +1,142 @@
+// orrery guard simulate: months of failures under policies of restarting and saving.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/common_options.h"
+#include "cli/options.h"
+#include "cli/read_options.h"
+#include "reports/guard.h"
+#include "supervisor/simulate.h"
+
+namespace orrery {
+namespace {
+
+constexpr Policy kPolicies[] = {{Restarts::guard, Saves::async},
+                                {Restarts::guard, Saves::sync},
+                                {Restarts::people, Saves::async},
+                                {Restarts::people, Saves::sync}};
+constexpr double kMostFailures = 2e8;  // minutes of work
+
+Result<std::vector<Policy>> read_policies(const Args& args) {
+  std::vector<Policy> policies;
+  if (!args.has("--policy")) return std::vector<Policy>(std::begin(kPolicies), std::end(kPolicies));
+  const std::string text = args.value("--policy");
+  for (std::size_t i = 0; i <= text.size();) {
+    const std::size_t end = std::min(text.find(',', i), text.size());
+    const std::string name = text.substr(i, end - i);
+    const auto* const known =
+        std::find_if(std::begin(kPolicies), std::end(kPolicies), [&](Policy p) { return name_of(p) == name; });
+    if (known == std::end(kPolicies))
+      return fail("not known: " + name, "--policy", "guard-async, guard-sync, manual-async, manual-sync");
+    const auto same = [&](Policy p) { return name_of(p) == name; };
+    if (std::any_of(policies.begin(), policies.end(), same)) return fail("given twice: " + name, "--policy");
+    policies.push_back(*known);
+    i = end + 1;
+  }
+  return policies;
+}
+
+Result<MonthsQuestion> read_question(const Args& args) {
+  MonthsQuestion q;
+  double mtbf_h = 0, repair_h = q.repair_s / 3600, automatic_pct = 100 * q.automatic;
+  std::int64_t seed = 1;
+  const bool best = args.value("--interval") == "best";
+  if (const Status ok =
+          all_of({whole(args, "--gpus", q.gpus, 10'000'000), whole(args, "--gpus-per-node", q.gpus_per_node, 1024),
+                  real(args, "--days", q.days, 0.001, 3650), real(args, "--mtbf", mtbf_h, 0.001, 1e9),
+                  best ? Status{} : real(args, "--interval", q.interval_s, 0.1, 1e9),
+                  real(args, "--save", q.save_s, 0.001, 1e6), real(args, "--startup", q.startup_s, 0, 1e6),
+                  real(args, "--detect", q.detect_s, 0, 1e6), real(args, "--check", q.check_s, 0, 1e6),
+                  real(args, "--automatic", automatic_pct, 0, 100), whole(args, "--spares", q.spares, 1'000'000, 0),
+                  real(args, "--repair", repair_h, 0, 1e6), whole(args, "--trials", q.trials, 100'000),
+                  whole(args, "--seed", seed, 1'000'000'000'000'000'000, 0)});
+      !ok)
+    return tl::unexpected(ok.error());
+  q.copy_s = q.save_s / 10;
+  if (const Status ok = real(args, "--copy", q.copy_s, 0.0001, 1e6); !ok) return tl::unexpected(ok.error());
+  if (q.copy_s > q.save_s)
+    return fail(fmt::format("copying takes {:g} s, longer than the whole save of {:g} s", q.copy_s, q.save_s), "--copy",
+                "at most what --save says");
+  if (q.spares * q.gpus_per_node > 100 * q.gpus)
+    return fail(fmt::format("{} nodes stand by for {} GPUs", q.spares, q.gpus), "--spares", "fewer");
+  q.mtbf_s = 3600 * mtbf_h;
+  q.repair_s = 3600 * repair_h;
+  q.automatic = automatic_pct / 100;
+  q.seed = static_cast<std::uint64_t>(seed);
+  if (best) q.interval_s = 0;
+  if (const double n = expected_failures(q); n > kMostFailures)
+    return fail(fmt::format("{:.2g} failures to go through, {:.0g} at most", n, kMostFailures), "--trials",
+                "fewer trials or days");
+  return q;
+}
+
+Result<int> run_guard(const Args& args) {
+  const auto options = understand(*find_command("guard"), args);
+  if (!options) return tl::unexpected(options.error());
+  if (args.positional.front() != "simulate") return fail("not known: " + args.positional.front(), "guard", "simulate");
+  const auto policies = read_policies(args);
+  if (!policies) return tl::unexpected(policies.error());
+  const auto question = read_question(args);
+  if (!question) return tl::unexpected(question.error());
+  std::vector<PolicyMonths> months;
+  for (const Policy p : *policies) months.push_back(simulate_months(*question, p, options->threads));
+  return emit(months_document(*question, months), *options);
+}
+
+}  // namespace
+
+Command guard_command() {
+  return {
+      .name = "guard",
+      .summary = "what failures cost a large training job, and what would save it",
+      .operands = "simulate",
+      .least = 1,
+      .most = 1,
+      .description =
+          "simulate runs a job through months of failures under policies and answers with goodput (the share of the "
+          "GPU time of runs that was of use), the effective training time ratio (ETTR: the share of the time from "
+          "begin to end), what was lost to which cause, and the best interval between checkpoints beside Young's and "
+          "Daly's.\n\n"
+          "Failures come at a constant rate, which grows with the GPUs, and of the reasons that a study of two "
+          "clusters saw in its large jobs (Hu et al., NSDI 2024). manual: people start the job again, as fast as "
+          "there. guard: failures are noticed, nodes tested, bad ones replaced by spares and the job started again "
+          "without people, but for the share that needs them. sync: training stops until a checkpoint is on storage; "
+          "async: until it is copied to host memory. Failures of the job's own code are not simulated: a restart does "
+          "not help there. docs/model.md says what is taken for granted.",
+      .options = {{"--gpus", "N", "GPUs of the job (default: 2048)", Takes::word},
+                  {"--gpus-per-node", "N", "GPUs of a node, for spares (default: 8)", Takes::word},
+                  {"--days", "N", "how long (default: 30)", Takes::word},
+                  {"--policy", "NAME,...",
+                   "guard-async, guard-sync, manual-async, manual-sync (default: all; the first one's figures are the "
+                   "document's own)",
+                   Takes::word},
+                  {"--interval", "S|best",
+                   "seconds of training between checkpoints, or each policy's best (default: 1800)", Takes::word},
+                  {"--save", "S", "seconds until a checkpoint is on storage (default: 60)", Takes::word},
+                  {"--copy", "S", "seconds that an asynchronous save blocks (default: a tenth of --save)", Takes::word},
+                  {"--startup", "S", "seconds from a start to the first step (default: 300)", Takes::word},
+                  {"--detect", "S", "guard: seconds until a failure is noticed (default: 30)", Takes::word},
+                  {"--check", "S", "guard: seconds until the bad nodes are found (default: 60)", Takes::word},
+                  {"--automatic", "PCT", "guard: failures that need no person, in % (default: 90)", Takes::word},
+                  {"--spares", "N", "guard: nodes that stand by (default: 2)", Takes::word},
+                  {"--repair", "H", "guard: mean hours until a bad node is a spare (default: 24)", Takes::word},
+                  {"--mtbf", "H", "hours between failures of the whole job (default: the study's rate a GPU hour)",
+                   Takes::word},
+                  {"--trials", "N", "runs to take the mean of (default: 200)", Takes::word},
+                  {"--seed", "N", "another seed, other failures (default: 1)", Takes::word},
+                  kCsv,
+                  kJson,
+                  kQuiet,
+                  kThreads,
+                  kHelp},
+      .when_incomplete = "never",
+      .examples = {{"A month on 2,048 GPUs, under all policies:", "orrery guard simulate"},
+                   {"... when each saves as often as is best for it:", "orrery guard simulate --interval best"},
+                   {"How often to save on 16,384 GPUs that fail every three hours:",
+                    "orrery guard simulate --gpus 16384 --mtbf 3 --policy guard-async --json | jq "
+                    ".best_checkpoint_interval_s"}},
+      .run = run_guard};
+}
+
+}  // namespace orrery

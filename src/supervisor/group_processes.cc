@@ -1,0 +1,60 @@
+#include "supervisor/group_processes.h"
+
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+namespace orrery {
+
+std::vector<bool> wait_for_groups(const std::vector<std::vector<pid_t>>& groups, double timeout_s) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(timeout_s);
+  std::vector<std::vector<pid_t>> left = groups;
+  std::vector<bool> passed(groups.size(), true);
+  // A signal that ends this process ends what it started first: that leads groups of its own and would stay.
+  sigset_t ends, before;
+  ::sigemptyset(&ends);
+  for (const int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&ends, s);
+  ::pthread_sigmask(SIG_BLOCK, &ends, &before);
+  const auto told_to_end = [&] {
+    sigset_t pending;
+    ::sigpending(&pending);
+    return ::sigismember(&pending, SIGINT) == 1 || ::sigismember(&pending, SIGTERM) == 1 ||
+           ::sigismember(&pending, SIGHUP) == 1;
+  };
+  const auto give_up = [&](std::size_t g) {
+    passed[g] = false;
+    for (const pid_t pid : left[g]) ::kill(-pid, SIGKILL);
+    for (const pid_t pid : left[g])
+      while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) continue;
+    left[g].clear();
+  };
+  for (bool waiting = true; waiting;) {
+    waiting = false;
+    const bool late = Clock::now() >= end || told_to_end();
+    for (std::size_t g = 0; g < left.size(); ++g) {
+      bool failed = false;
+      for (std::size_t i = 0; i < left[g].size();) {
+        int status = 0;
+        const pid_t ended = ::waitpid(left[g][i], &status, WNOHANG);
+        if (ended == 0) {
+          ++i;
+          continue;
+        }
+        failed = failed || ended < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+        ::kill(-left[g][i], SIGKILL);  // what it started and left behind
+        left[g].erase(left[g].begin() + static_cast<std::ptrdiff_t>(i));
+      }
+      if (failed || (late && !left[g].empty())) give_up(g);
+      waiting = waiting || !left[g].empty();
+    }
+    if (waiting) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return passed;
+}
+
+}  // namespace orrery

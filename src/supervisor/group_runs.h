@@ -1,0 +1,27 @@
+// How a group of nodes is tested: back-ends of check_nodes (node_check.h).
+#pragma once
+#include <string>
+#include <vector>
+
+#include "supervisor/node_check.h"
+
+namespace orrery {
+
+struct GroupRunTerms {
+  double timeout_s = 60;          // of a group; then its processes are killed and it has failed
+  std::vector<std::string> argv;  // of an external command; {hosts} in an argument becomes the group's nodes, a,b
+  std::size_t bytes = 16 << 20;   // of the ring: what each node gives
+};
+
+// Runs a program for each group, all at once, without a shell: its status 0 is a pass. Where no argument has {hosts}
+// the nodes are the last arguments. The last number on its standard output, if the last line has one, is GB/s. Errors:
+// a program that cannot be started.
+Result<std::vector<GroupOutcome>> run_commands(const GroupRunTerms& terms, const std::vector<std::string>& nodes,
+                                               const std::vector<NodeGroup>& groups);
+
+// An all-gather in a ring over TCP: a process a node, each bound to its node's address, which must be one of this
+// machine's loopback (127.0.0.0/8). What arrives is compared. GB/s as of bus bandwidth. Errors: other addresses.
+Result<std::vector<GroupOutcome>> run_rings(const GroupRunTerms& terms, const std::vector<std::string>& nodes,
+                                            const std::vector<NodeGroup>& groups);
+
+}  // namespace orrery
