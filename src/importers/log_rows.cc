@@ -22,6 +22,8 @@ constexpr std::size_t kMostDead = 4096;
 
 // A line of source code under a frame of a traceback: what it raises has not been raised by being shown.
 bool is_source_line(std::string_view message) {
+  for (const std::string_view level : {"ERROR ", "CRITICAL ", "FATAL "})  // a logger that puts its level on each line
+    if (message.substr(0, level.size()) == level) message.remove_prefix(level.size());
   std::size_t blanks = 0;
   while (blanks < message.size() && message[blanks] == ' ') ++blanks;
   if (blanks < 4) return false;
