@@ -40,6 +40,47 @@ TEST(Diagnose, TimeoutsOfManyRanksEchoTheOneThatRanOutOfMemory) {
   expect(diagnose_text(echoes + kOom + kTeardown), "Out of Memory Error", "no", 512);
 }
 
+// The same traceback as collectors hand it on.
+TEST(Diagnose, ATracebackBehindAnyCollectorsPrefix) {
+  const std::vector<std::string> lines = {"Traceback (most recent call last):", "  File \"/w/t.py\", line 3, in main",
+                                          "    raise ValueError(n)", "ValueError: bad"};
+  for (const char* lead :
+       {"", "2025-01-01T00:00:00.000000000Z stderr F ", "Jan 01 00:00:00 n3 python3[991]: ",
+        "2025-01-01T00:00:00+0000 n3 train[9]: ", "[pod/train-3/trainer] ", "train-3  | ", "trainer-0 ",
+        "train-worker-3 trainer ", "n3: ", "10.0.0.3: ", "  | "}) {
+    std::string log;
+    for (const std::string& l : lines) log += lead + l + "\n";
+    const Diagnosis d = diagnose_text(log);
+    SCOPED_TRACE(lead);
+    expect(d, "Value Error", "no", 4);
+    EXPECT_EQ(d.category, "Script");
+    EXPECT_EQ(d.root_cause, "ValueError: bad");
+  }
+}
+
+TEST(Diagnose, ATracebackInRecords) {
+  const std::string docker =
+      "{\"log\":\"Traceback (most recent call last):\\n\",\"stream\":\"stderr\",\"time\":\"2025-01-01T00:00:00Z\"}\n"
+      "{\"log\":\"  File \\\"/w/t.py\\\", line 3, in main\\n\",\"stream\":\"stderr\"}\n"
+      "{\"log\":\"ValueError: bad\\n\",\"stream\":\"stderr\"}\n";
+  expect(diagnose_text(docker), "Value Error", "no", 3);
+  for (const char* key : {"message", "msg"}) {
+    const std::string logger = "{\"level\":\"error\",\"" + std::string(key) +
+                               "\":\"Traceback (most recent call last):\\n  File "
+                               "\\\"/w/t.py\\\", line 3, in main\\nValueError: bad\",\"rank\":5}\n";
+    const Diagnosis d = diagnose_text("{\"msg\":\"started\"}\n" + logger);
+    expect(d, "Value Error", "no", 2);
+    EXPECT_EQ(d.root_cause, "ValueError: bad");
+    EXPECT_EQ(d.where, "rank5");
+  }
+  EXPECT_EQ(read_text_log("{\"msg\":\"x\",\"step\":4,\"loss\":2.5}\n").files[0].steps, 1u);
+}
+
+TEST(Diagnose, HyperlinksOfATerminalAreLeftOut) {
+  expect(diagnose_text("  File \"a.py\", line 3, in f\n\x1b]8;;http://x\aKeyError\x1b]8;;\x1b\\: 'x'\n"), "Key Error",
+         "no", 2);
+}
+
 TEST(Diagnose, TimeoutsAloneAreTheCauseAndNobodysFault) {
   const Diagnosis d = diagnose_text(timeout(0) + timeout(1) + timeout(2) + kTeardown);
   expect(d, "NCCL Timeout Error", "auto", 1);

@@ -58,6 +58,51 @@ std::size_t read_glog(std::string_view s, LogTime& time) {
   return n + 2 + (length - date);
 }
 
+bool name_char(char c) { return letter(c) || digit(c) || c == '-' || c == '_' || c == '.'; }
+
+std::size_t name_at(std::string_view s, std::size_t at) {
+  std::size_t n = 0;
+  while (at + n < s.size() && name_char(s[at + n])) ++n;
+  return n;
+}
+
+// Four numbers with dots between them: its length, 0 = not an address.
+std::size_t address_at(std::string_view s) {
+  std::size_t at = 0;
+  for (int part = 0; part < 4; ++part) {
+    const std::size_t n = digits_at(s, at);
+    if (n == 0 || n > 3) return 0;
+    at += n;
+    if (part < 3 && (at >= s.size() || s[at++] != '.')) return 0;
+  }
+  return at;
+}
+
+// What Python writes of an exception: the head of a traceback, a frame or its source, the last line.
+bool of_traceback(std::string_view s) {
+  if (starts(s, "Traceback (most recent call last)") || starts(s, "  File \"") || starts(s, "    ")) return true;
+  const std::size_t n = name_at(s, 0);
+  if (n == 0 || (n < s.size() && s[n] != ':')) return false;
+  const std::string_view name = s.substr(0, n);
+  for (const std::string_view end : {"Error", "Exception", "Interrupt", "Exit", "Timeout", "ExceptionGroup"})
+    if (name.size() > end.size() && name.substr(name.size() - end.size()) == end) return true;
+  return false;
+}
+
+// "train[991]: ", "kernel: ": who wrote a line of a system's log. 0 = not.
+std::size_t writer_at(std::string_view s) {
+  std::size_t at = name_at(s, 0);
+  if (at == 0) return 0;
+  if (at < s.size() && s[at] == '[') {
+    const std::size_t pid = digits_at(s, at + 1);
+    if (pid == 0 || at + 1 + pid >= s.size() || s[at + 1 + pid] != ']') return 0;
+    at += pid + 2;
+  } else if (s.substr(0, at) != "kernel") {
+    return 0;
+  }
+  return at + 1 < s.size() && s[at] == ':' && s[at + 1] == ' ' ? at + 2 : 0;
+}
+
 class Splitter {
  public:
   explicit Splitter(std::string_view line) : rest_(line) {}
@@ -88,9 +133,20 @@ class Splitter {
       rest_.remove_prefix(blanks + 2);
       return true;
     }
+    // The box that Python draws around the members of a group of exceptions.
+    if (s[0] == '|' && indented && s.size() > 2 && s[1] == ' ') {
+      rest_.remove_prefix(blanks + 2);
+      return true;
+    }
     if (s[0] == '(' && !indented) return ray(s);
     if (digit(s[0])) {
       if (time(blanks, s)) return true;
+      if (const std::size_t ip = address_at(s); ip > 0 && starts(s.substr(ip), ": ")) {
+        if (p_.node.empty()) p_.node = s.substr(0, ip);
+        rest_.remove_prefix(blanks);
+        drop(ip + 1);
+        return true;
+      }
       const std::size_t n = digits_at(s, 0);  // Slurm's --label, right-aligned
       if (n <= 5 && s.size() > n && s[n] == ':' && (s.size() == n + 1 || s[n + 1] == ' ')) {
         if (p_.rank < 0) p_.rank = to_rank(s.substr(0, n));
@@ -111,8 +167,23 @@ class Splitter {
     if (!p_.time.known()) p_.time = t;
     rest_.remove_prefix(blanks);
     drop(length);
-    // syslog: "May  4 01:02:03 node3 kernel: ..."
+    for (const std::string_view stream : {"stdout F ", "stderr F ", "stdout P ", "stderr P "}) {  // containerd
+      if (!starts(rest_, stream)) continue;
+      rest_.remove_prefix(stream.size());
+      return true;
+    }
+    // syslog, journald: "May  4 01:02:03 node3 kernel: ...", "2025-05-04T01:02:03+0000 node3 python3[991]: ..."
     const std::size_t end = rest_.find(' ');
+    if (const std::size_t host = name_at(rest_, 0); host > 0 && host == end && writer_at(rest_.substr(end + 1)) > 0) {
+      p_.node = rest_.substr(0, end);
+      rest_.remove_prefix(end + 1);
+      // What daemons and the kernel say is theirs; a program's own words stand alone.
+      bool daemon = false;
+      for (const std::string_view name : {"kernel", "slurm", "systemd", "nv", "dockerd", "containerd", "kubelet"})
+        daemon |= starts(rest_, name);
+      if (!daemon) rest_.remove_prefix(writer_at(rest_));
+      return true;
+    }
     if (letter(s[0]) && end != std::string_view::npos && is_host_name(rest_.substr(0, end))) {
       p_.node = rest_.substr(0, end);
       drop(end);
@@ -145,7 +216,10 @@ class Splitter {
     std::string_view inside = s.substr(1, close - 1);
     std::size_t end = close + 1;
     bool mine = false;
-    if (starts(inside, "default") && digits_at(inside, 7) == inside.size() - 7 && inside.size() > 7) {
+    if (starts(inside, "pod/")) {  // kubectl logs --prefix: [pod/train-3/trainer]
+      p_.node = inside.substr(4, inside.find('/', 4) - 4);
+      mine = true;
+    } else if (starts(inside, "default") && digits_at(inside, 7) == inside.size() - 7 && inside.size() > 7) {
       p_.local_rank = to_rank(inside.substr(7));
       mine = true;
     } else if (const std::int32_t rank = rank_at_end(inside); rank >= 0) {
@@ -210,6 +284,7 @@ class Splitter {
 
   // node12:2201:2388 [3] ... of NCCL, "node3: " of pdsh, "slurmstepd-node3: "
   bool word(std::string_view s) {
+    if (const std::size_t n = name_at(s, 0); n > 0 && n < s.size() && s[n] == ' ') return named_stream(s, n);
     const std::size_t colon = s.substr(0, 80).find(':');
     if (colon == std::string_view::npos || colon == 0) return false;
     const std::string_view name = s.substr(0, colon);
@@ -233,10 +308,42 @@ class Splitter {
     std::string_view host = name;
     for (const std::string_view daemon : {"slurmstepd-", "slurmd-"})
       if (starts(host, daemon)) host.remove_prefix(daemon.size());
-    if (!is_host_name(host)) return false;
+    const bool of_kernel = starts(s.substr(colon), ": NVRM: ") || starts(s.substr(colon), ": kernel: ");
+    const bool shortest = host.size() == 2 && host[0] == 'n' && digit(host[1]);  // n3
+    if (!is_host_name(host) && !shortest && !(of_kernel && name_at(host, 0) == host.size() && host != "kernel"))
+      return false;
     if (p_.node.empty()) p_.node = host;
     if (host.size() != name.size()) return false;  // whose message it is belongs to it
     drop(colon + 1);
+    return true;
+  }
+
+  // "train-3 | " (docker compose), "train-3 trainer Traceback ..." (stern), "node3 kernel: NVRM: ..."
+  bool named_stream(std::string_view s, std::size_t n) {
+    const std::string_view name = s.substr(0, n);
+    if (starts(s.substr(n), " kernel: ")) {
+      p_.node = name;
+      drop(n);
+      return true;
+    }
+    if (name[0] < 'a' || name[0] > 'z') return false;
+    const bool numbered = digit(name.back()) && name.find('-') != std::string_view::npos;
+    std::size_t at = n;
+    while (at < s.size() && s[at] == ' ') ++at;
+    if (starts(s.substr(at), "| ")) {
+      if (numbered && p_.node.empty()) p_.node = name;
+      drop(at + 1);
+      return true;
+    }
+    if (name.find('-') == std::string_view::npos) return false;
+    at = n + 1;
+    if (!of_traceback(s.substr(at))) {
+      const std::size_t container = name_at(s, at);
+      at += container + 1;
+      if (container == 0 || at > s.size() || s[at - 1] != ' ' || !of_traceback(s.substr(at))) return false;
+    }
+    if (p_.node.empty()) p_.node = name;
+    drop(at - 1);
     return true;
   }
 

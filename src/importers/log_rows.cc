@@ -8,6 +8,7 @@
 
 #include "base/line_shape.h"
 #include "base/text_match.h"
+#include "importers/log_records.h"
 #include "importers/log_steps.h"
 
 namespace orrery {
@@ -21,6 +22,8 @@ constexpr std::size_t kMostDead = 4096;
 
 // A line of source code under a frame of a traceback: what it raises has not been raised by being shown.
 bool is_source_line(std::string_view message) {
+  for (const std::string_view level : {"ERROR ", "CRITICAL ", "FATAL "})  // a logger that puts its level on each line
+    if (message.substr(0, level.size()) == level) message.remove_prefix(level.size());
   std::size_t blanks = 0;
   while (blanks < message.size() && message[blanks] == ' ') ++blanks;
   if (blanks < 4) return false;
@@ -103,6 +106,17 @@ void LogRowsWriter::take(std::string_view text, const std::vector<PatternHit>& h
       }
       on_line_.clear();
       ends_.clear();
+      piece_end_ = 0;
+    }
+    // Each line of a record's message is looked at by itself.
+    if (at >= piece_end_) {
+      if (!on_line_.empty()) {
+        line(text, from, to, number);
+        on_line_.clear();
+        ends_.clear();
+      }
+      const std::size_t stop = text.substr(0, to).find(kRecordBreak, at);
+      piece_end_ = std::min(stop, to);
     }
     if (std::find(on_line_.begin(), on_line_.end(), hit.pattern) == on_line_.end()) {
       on_line_.push_back(hit.pattern);
@@ -113,7 +127,16 @@ void LogRowsWriter::take(std::string_view text, const std::vector<PatternHit>& h
 }
 
 void LogRowsWriter::line(std::string_view text, std::size_t from, std::size_t to, std::uint64_t number) {
-  const std::string_view whole = text.substr(from, to - from);
+  std::string_view whole = text.substr(from, to - from);
+  if (const std::size_t end = std::min(ends_.back(), whole.size()); end > 0) {
+    const std::size_t stop = std::min(whole.find(kRecordBreak, end - 1), whole.size());
+    const std::size_t back = whole.substr(0, end - 1).rfind(kRecordBreak);
+    const std::size_t first = back == std::string_view::npos ? 0 : back + 1;
+    whole = whole.substr(first, stop - first);
+    for (std::size_t& e : ends_) e -= std::min(e, first);
+    from += first;
+    to = from + whole.size();
+  }
   // A bar that redraws itself leaves all of its states on one line: only the piece with the hit is looked at.
   std::size_t begin = 0;
   if (const std::size_t end = std::min(ends_.back(), whole.size()); end > 0) {
@@ -187,7 +210,8 @@ void LogRowsWriter::frame(std::string_view text, std::size_t to, const LinePrefi
   if (!function.empty()) f.file += ":" + std::string(function);
   f.code.clear();
   if (to + 1 >= text.size()) return;
-  const std::size_t stop = std::min(text.find('\n', to + 1), text.size());
+  const char ends[] = {'\n', kRecordBreak};
+  const std::size_t stop = std::min(text.find_first_of({ends, 2}, to + 1), text.size());
   const LinePrefix next = split_prefix(text.substr(to + 1, stop - to - 1));
   if (next.rank != prefix.rank || next.message.empty() || next.message[0] != ' ' || has(next.message, "File \""))
     return;
@@ -287,6 +311,7 @@ void LogRowsWriter::count_shape(std::string_view text, std::uint64_t number) {
     s.count.push_back(0);
     s.first_line.push_back(number);
     s.text.emplace_back(text.substr(0, kShownShape));
+    std::replace(s.text.back().begin(), s.text.back().end(), kRecordBreak, ' ');
   }
   last_shape_ = shape;
   last_shape_row_ = it->second;

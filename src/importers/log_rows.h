@@ -41,6 +41,7 @@ class LogRowsWriter {
   const LogReadOptions& options_;
   LogTable table_;
   std::vector<std::uint32_t> on_line_;  // patterns hit on the current line
+  std::size_t piece_end_ = 0;           // of the part of a record that they are in
   std::vector<std::size_t> ends_;       // where each ended, from the line's start
   std::unordered_map<std::int32_t, Frame> frames_;
   struct Ignored {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "importers/log_prefix.h"
+#include "importers/log_records.h"
 #include "importers/log_rows.h"
 #include "importers/log_steps.h"
 
@@ -39,6 +40,11 @@ void clean(std::string_view raw, std::string& out) {
       std::size_t k = i + 2;
       while (k < raw.size() && k < i + 32 && (raw[k] < '@' || raw[k] > '~') && raw[k] != '\n') ++k;
       i = k < raw.size() && raw[k] != '\n' ? k : k - 1;
+    } else if (raw[i + 1] == ']') {  // OSC (titles, hyperlinks): up to BEL or ESC \, on this line
+      std::size_t k = i + 2;
+      while (k < raw.size() && raw[k] != '\a' && raw[k] != '\x1b' && raw[k] != '\n') ++k;
+      if (k + 1 < raw.size() && raw[k] == '\x1b' && raw[k + 1] == '\\') ++k;
+      i = k < raw.size() && raw[k] != '\n' && raw[k] != '\x1b' ? k : k - 1;
     } else if (raw[i + 1] != '\n') {
       ++i;
     }
@@ -170,6 +176,7 @@ class Reader {
       clean(text, cleaned_);
       text = cleaned_;
     }
+    if (open_records(text, opened_)) text = opened_;
     hits_.clear();
     finder_->find(text, hits_);
     rows_.take(text, hits_, file.lines);
@@ -194,7 +201,7 @@ class Reader {
   std::unique_ptr<LineFinder> finder_;
   LogRowsWriter rows_;
   std::vector<PatternHit> hits_;
-  std::string cleaned_;
+  std::string cleaned_, opened_;
   bool inside_line_ = false;
 };
 

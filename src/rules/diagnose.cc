@@ -32,6 +32,28 @@ void read_timeout_root(const std::vector<Evidence>& evidence, Evidence& root) {
   root.advice = "One rank had been given the same work and did not finish it: its GPU stopped; restart without it.";
 }
 
+// A line that says that the job ended well outweighs what stood before it: other processes' trouble, warnings of a
+// limit, errors after which steps went on; and the teardown after it. Not what another rank of the file says.
+bool ended_well(std::vector<Evidence>& all, const LogTable& table) {
+  std::vector<const Evidence*> last(table.files.size(), nullptr);  // of each file
+  for (const Evidence& e : all)
+    if (e.role == Role::success) last[e.file] = &e;
+  for (Evidence& e : all) {
+    const Evidence* end = last[e.file];
+    if (end == nullptr || e.role == Role::success) continue;
+    if (end->rank >= 0 && e.rank >= 0 && end->rank != e.rank) continue;
+    if (e.row == kNoRow) {
+      e.survived = e.survived || e.kind == "hang";
+    } else if (e.line > end->line) {
+      e.survived = e.survived || (e.role == Role::symptom && (e.why == "sigterm" || e.why == "eof-peer"));
+    } else {
+      const std::uint64_t steps = table.rows.steps_before[end->row] - table.rows.steps_before[e.row];
+      e.survived = e.survived || e.tier <= 1 || e.role == Role::symptom || steps > 0;
+    }
+  }
+  return std::any_of(last.begin(), last.end(), [](const Evidence* e) { return e != nullptr; });
+}
+
 double sure(const std::vector<Evidence>& evidence, std::uint32_t root) {
   double c = evidence[root].confidence;
   // Other causes that training did not survive and that are as early make it less sure.
@@ -53,23 +75,31 @@ Diagnosis diagnose(const LogTable& table, const Matcher& matcher, const KnownSha
   Diagnosis d;
   d.restart = "none";
   d.where = "-";
+  const bool well = ended_well(all, table);
   const bool ended_badly = std::any_of(all.begin(), all.end(), [](const Evidence& e) {
     return !e.survived && e.role == Role::symptom && e.kind != "xid-echo";
   });
   const std::uint32_t root = root_cause(all);
   const bool counts = root != kNoRow && (!all[root].survived || ended_badly);
   if (!counts) {
-    std::uint64_t lines = 0;
-    for (const LogFile& f : table.files) lines += f.lines;
-    d.verdict = ended_badly || lines == 0 ? Verdict::unknown : Verdict::healthy;
+    std::uint64_t lines = 0, steps = 0;
+    for (const LogFile& f : table.files) {
+      lines += f.lines;
+      steps += f.steps;
+    }
+    const bool health = well || steps > 0;  // healthy is what shows signs of health, not what shows nothing
+    d.verdict = ended_badly || !health ? Verdict::unknown : Verdict::healthy;
+    d.ended = ended_badly || well;
     d.reason = d.category = d.verdict == Verdict::healthy ? "None" : "";
     if (d.verdict == Verdict::unknown) d.restart = "no";
     d.root_cause = d.verdict == Verdict::healthy ? "no failure"
                    : lines == 0                  ? "nothing to read"
+                   : !ended_badly                ? "no error, and no step or end of a training either"
                                                  : "the job was ended, and why is not in these logs";
     d.confidence = d.verdict == Verdict::healthy ? 0.8 : 0;
     d.who = "nobody";
   } else {
+    d.ended = true;
     read_timeout_root(all, all[root]);
     const Evidence& r = all[root];
     d.verdict = r.role == Role::interruption ? Verdict::interrupted : Verdict::failed;
@@ -88,7 +118,7 @@ Diagnosis diagnose(const LogTable& table, const Matcher& matcher, const KnownSha
   if (counts) seen.push_back(all[root].why);
   for (std::uint32_t i = 0; i < all.size(); ++i) {
     const Evidence& e = all[i];
-    if (i == root || e.role == Role::context || e.survived) continue;
+    if (i == root || e.role == Role::context || e.role == Role::success || e.survived) continue;
     if (std::find(seen.begin(), seen.end(), e.why) != seen.end()) continue;
     seen.push_back(e.why);
     d.symptoms.push_back({e.reason.empty() ? e.why : e.reason, e.file, e.line});

@@ -46,6 +46,7 @@ struct Diagnosis {
   std::string reason, category, root_cause, restart, where, node, advice, who;
   std::int32_t rank = -1;
   double confidence = 0;
+  bool ended = false;              // a line says that the job is over, well or badly
   std::vector<Evidence> evidence;  // the root cause first
   std::vector<Symptom> symptoms;   // first of each rule that is not the cause
 };

@@ -144,7 +144,9 @@ struct Choice {
 };
 
 bool better(const Rule& a, const RuleGroups& ga, const Rule& b, const RuleGroups& gb) {
-  const auto weak = [](const Rule& r) { return r.role == Role::symptom || r.role == Role::context; };
+  const auto weak = [](const Rule& r) {
+    return r.role == Role::symptom || r.role == Role::context || r.role == Role::success;
+  };
   if (a.generic != b.generic) return !a.generic;
   if (weak(a) != weak(b)) return !weak(a);
   if (a.generic && ga.to != gb.to) return ga.to > gb.to;  // the inner exception of "A: B: message"

@@ -15,6 +15,7 @@ enum class Role : std::uint8_t {
   symptom,       // tells that something failed, never why
   interruption,  // ended on request or at a limit
   context,       // counts only where another rule needs its kind
+  success,       // says that the job ended well
   benign         // looks like trouble and is none: the line's other rules are void
 };
 

@@ -63,15 +63,16 @@ struct Source {
 std::int64_t line_of(const toml::node& n) { return static_cast<std::int64_t>(n.source().begin.line); }
 
 Result<Role> role_named(const Source& source, const toml::node& node, std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, Role>, 5> roles{{{"cause", Role::cause},
+  constexpr std::array<std::pair<std::string_view, Role>, 6> roles{{{"cause", Role::cause},
                                                                     {"symptom", Role::symptom},
                                                                     {"interruption", Role::interruption},
                                                                     {"context", Role::context},
+                                                                    {"success", Role::success},
                                                                     {"benign", Role::benign}}};
   for (const auto& [n, role] : roles)
     if (n == name) return role;
   return source.fail_at(line_of(node), "not a role: " + std::string(name),
-                        "cause, symptom, interruption, context or benign");
+                        "cause, symptom, interruption, context, success or benign");
 }
 
 Result<std::vector<std::string>> texts(const Source& source, const toml::node& node, const std::string& key) {
@@ -140,7 +141,9 @@ Status complete(const Source& source, Rule& rule) {
         "\\b.{0,80}?[\\s(:'])(?:[A-Za-z_][\\w.]*\\.)?" +
         rule.exception + "(?:\\([^)]{0,80}\\))?(?::|\\s*$|\\(|\\))";
   if (rule.kind.empty()) rule.kind = rule.family;
-  if (rule.role == Role::benign || rule.role == Role::context || rule.role == Role::symptom) return {};
+  if (rule.role == Role::benign || rule.role == Role::context || rule.role == Role::success ||
+      rule.role == Role::symptom)
+    return {};
   const Reason* reason = find_reason(rule.reason);
   if (reason == nullptr)
     return source.fail_at(rule.line, "rule " + rule.id + ": not a reason: " + rule.reason,
