@@ -18,6 +18,65 @@ Json json(const std::string& arguments, int status = 0) {
   return Json::parse(o.out, nullptr, false);
 }
 
+// A server that is of no use costs no verdict of the rules.
+TEST(CliDiagnose, ABrokenAgentIsANote) {
+  httplib::Server http;
+  const int port = http.bind_to_any_port("127.0.0.1");
+  http.Post("/v1/chat/completions", [](const httplib::Request&, httplib::Response& r) { r.status = 500; });
+  http.Post("/html/chat/completions",
+            [](const httplib::Request&, httplib::Response& r) { r.set_content("<html>no</html>", "text/html"); });
+  std::thread serving([&] { http.listen_after_bind(); });
+  for (const char* path : {"/v1", "/html"}) {
+    const Json d = json("samples/failed-job --llm http://127.0.0.1:" + std::to_string(port) + path, 1);
+    EXPECT_EQ(d["logs"][2]["reason"], "Out of Memory Error");
+    EXPECT_NE(d.dump().find("agent-failed"), std::string::npos);
+  }
+  http.stop();
+  serving.join();
+  const Json refused = json("samples/failed-job --llm-timeout 5 --llm http://127.0.0.1:" + std::to_string(port), 1);
+  EXPECT_NE(refused.dump().find("agent-failed"), std::string::npos);
+}
+
+TEST(CliDiagnose, FollowEndsAtASignalWithTheVerdictSoFar) {
+  for (const char* signal : {"INT", "TERM"}) {
+    const TempDir dir;
+    const std::string log = dir / "a.log";
+    write_text(log, "step 1 loss 2.1\n");
+    const Outcome o = shell("\"$orrery\" diagnose --follow --json '" + log + "' > '" + (dir / "o") +
+                            "' & p=$!; sleep 1; kill -" + signal + " $p; wait $p; echo $?; cat '" + (dir / "o") + "'");
+    EXPECT_EQ(o.out.substr(0, 2), "0\n") << signal << o.out;
+    EXPECT_NE(o.out.find("\"healthy\""), std::string::npos) << signal;
+  }
+}
+
+TEST(CliDiagnose, FollowEndsWithSuccessAndReadsATruncatedLogAgain) {
+  const TempDir dir;
+  const std::string log = dir / "a.log";
+  write_text(log, "step 1 loss 2.1\nTraining complete.\n");
+  EXPECT_EQ(json("--follow --settle 0.1 '" + log + "'")["logs"][0]["verdict"], "healthy");
+  write_text(log, "step 1 loss 2.1\nstep 2 loss 2.1\nstep 3 loss 2.1\n");
+  const Outcome o = shell("( sleep 1; echo \"KeyError: 'x'\" > '" + log +
+                          "' ) & \"$orrery\" diagnose --follow --settle 0.3 "
+                          "--json '" +
+                          log + "'");
+  const Json d = Json::parse(o.out, nullptr, false);
+  EXPECT_EQ(d["logs"][0]["reason"], "Key Error");
+  EXPECT_EQ(d["logs"][0]["evidence"][0]["line"], 1);
+  EXPECT_NE(o.out.find("log-truncated"), std::string::npos);
+}
+
+TEST(CliDiagnose, OwnRulesMustBehaveAsTheirSamplesSay) {
+  const TempDir dir;
+  for (const char* more : {"sample = 'other'", "sample = 'gizmo'\ncounter = 'gizmo 2'", "masks = ['no-such-kind']"}) {
+    write_text(dir / "r.toml",
+               std::string("\n[[rule]]\nid = 'giz'\npattern = 'gizmo'\nreason = 'Key Error'\n") + more + "\n");
+    const Outcome o = orrery("diagnose samples/failed-job --rules '" + (dir / "r.toml") + "'");
+    EXPECT_EQ(o.status, 2) << more;
+    EXPECT_NE(o.err.find("r.toml:2"), std::string::npos) << o.err;
+    EXPECT_NE(o.err.find("rule giz"), std::string::npos) << o.err;
+  }
+}
+
 TEST(CliDiagnose, OneVerdictForTheFilesOfAJob) {
   const Json d = json("samples/failed-job --job");
   ASSERT_EQ(d["logs"].size(), 1u);
@@ -82,7 +141,7 @@ TEST(CliDiagnose, CompressedPipedAndDamagedLogs) {
 TEST(CliDiagnose, TemplatesOfEveryLine) {
   const TempDir dir;
   write_text(dir / "a.log", "read block 7, \"x\"\nread block 8, \"y\"\r\nother\n");
-  (void)json("'" + (dir / "a.log") + "' --templates '" + (dir / "t.csv") + "'");
+  (void)json("'" + (dir / "a.log") + "' --templates '" + (dir / "t.csv") + "'", 1);
   EXPECT_EQ(read_file(dir / "t.csv"),
             "line,id,template\n1,T1,\"read block <*> , \"\" <*> \"\"\"\n2,T1,\"read block <*> , \"\" <*> "
             "\"\"\"\n3,T2,\"other\"\n");

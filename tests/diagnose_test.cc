@@ -44,10 +44,9 @@ TEST(Diagnose, TimeoutsOfManyRanksEchoTheOneThatRanOutOfMemory) {
 TEST(Diagnose, ATracebackBehindAnyCollectorsPrefix) {
   const std::vector<std::string> lines = {"Traceback (most recent call last):", "  File \"/w/t.py\", line 3, in main",
                                           "    raise ValueError(n)", "ValueError: bad"};
-  for (const char* lead :
-       {"", "2025-01-01T00:00:00.000000000Z stderr F ", "Jan 01 00:00:00 n3 python3[991]: ",
-        "2025-01-01T00:00:00+0000 n3 train[9]: ", "[pod/train-3/trainer] ", "train-3  | ", "trainer-0 ",
-        "train-worker-3 trainer ", "n3: ", "10.0.0.3: ", "  | "}) {
+  for (const char* lead : {"", "2025-01-01T00:00:00.000000000Z stderr F ", "Jan 01 00:00:00 n3 python3[991]: ",
+                           "2025-01-01T00:00:00+0000 n3 train[9]: ", "[pod/train-3/trainer] ", "train-3  | ",
+                           "trainer-0 ", "train-worker-3 trainer ", "n3: ", "10.0.0.3: ", "  | "}) {
     std::string log;
     for (const std::string& l : lines) log += lead + l + "\n";
     const Diagnosis d = diagnose_text(log);
@@ -79,6 +78,66 @@ TEST(Diagnose, ATracebackInRecords) {
 TEST(Diagnose, HyperlinksOfATerminalAreLeftOut) {
   expect(diagnose_text("  File \"a.py\", line 3, in f\n\x1b]8;;http://x\aKeyError\x1b]8;;\x1b\\: 'x'\n"), "Key Error",
          "no", 2);
+}
+
+TEST(Diagnose, NoEvidenceIsNoHealth) {
+  for (const char* text : {"foo\n", "", "loading config\nlistening on port 80\n"})
+    EXPECT_EQ(diagnose_text(text).verdict, Verdict::unknown) << text;
+  EXPECT_EQ(diagnose_text(std::string(200, '\0')).verdict, Verdict::unknown);
+  EXPECT_EQ(diagnose_text("step 1 loss 2.1\n").verdict, Verdict::healthy);
+  EXPECT_EQ(diagnose_text("Training completed successfully\n").verdict, Verdict::healthy);
+}
+
+TEST(Diagnose, ALineOfSuccessOutweighsWhatWasSurvived) {
+  const std::string end = "step 9 loss 2\nTraining complete.\n";
+  for (const char* scary : {"kernel: Out of memory: Killed process 991 (tensorboard) total-vm:100kB\n",
+                            "kernel: NVRM: Xid (PCI:0000:3b:00): 13, pid=8801, name=other_job, Graphics Exception\n",
+                            "sbatch: time limit is 2-00:00:00; will be CANCELLED DUE TO TIME LIMIT at that time\n"}) {
+    EXPECT_EQ(diagnose_text(steps(0, 4) + scary + end).verdict, Verdict::healthy) << scary;
+    EXPECT_NE(diagnose_text(steps(0, 4) + scary).verdict, Verdict::healthy) << scary;
+  }
+  EXPECT_EQ(diagnose_text(steps(0, 4) + end + "Sending process 12 closing signal SIGTERM\n").verdict, Verdict::healthy);
+  // what fails after it, fails; and another rank's success is not this one's
+  EXPECT_EQ(diagnose_text(end + "ValueError: bad metric\n").reason, "Value Error");
+  EXPECT_EQ(diagnose_text("[rank3]: ValueError: x\n[rank0]: step 9 loss 2\n[rank0]: Training complete.\n").reason,
+            "Value Error");
+}
+
+TEST(Diagnose, WordsOfRuntimesAndSchedulers) {
+  const auto is = [](const std::string& text, const char* reason) {
+    EXPECT_EQ(diagnose_text(steps(0, 2) + text + "\n").reason, reason) << text;
+  };
+  is("[rank3]:[W TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=89): failed to recv, got 0 bytes",
+     "Connection Error");
+  is("OCI runtime create failed: nvidia-container-cli: initialization error: nvml error: driver not loaded",
+     "Node Failure");
+  is("Warning  DeadlineExceeded  1s  job-controller  Job was active longer than specified deadline", "Time Limit");
+  is("Warning  Preempted  12s  default-scheduler  Preempted by pod ns/a-0 on node n1\ncommand terminated with exit "
+     "code "
+     "137",
+     "Preemption");
+  is("panic: runtime error: index out of range", "Runtime Error");
+  const std::string flush =
+      "n4:10:99 [2] NCCL WARN NET/IB: Got completion from peer 10.1.1.8<5511> with status=5 opcode=129 len=0 vendor "
+      "err "
+      "244\n";
+  const Diagnosis d = diagnose_text(flush + "[rank20]: RuntimeError: NCCL communicator: ncclRemoteError\n");
+  EXPECT_EQ(d.reason, "Network Error");
+  EXPECT_EQ(d.where, "10.1.1.8");
+}
+
+// Steps of 5 s, then nothing but heartbeats for hours.
+TEST(Diagnose, NoMoreStepsWhileOtherLinesGoOn) {
+  std::string log;
+  for (int i = 0; i < 10; ++i)
+    log += "[2025-01-01 10:00:" + std::to_string(10 + 5 * i) + "] step " + std::to_string(i) + " loss 2.5\n";
+  EXPECT_EQ(diagnose_text(log).verdict, Verdict::healthy);
+  std::string beats;
+  for (int m = 10; m < 60; ++m) beats += "[2025-01-01 12:" + std::to_string(m) + ":00] monitor: 140 W\n";
+  const Diagnosis d = diagnose_text(log + beats);
+  EXPECT_EQ(d.reason, "NCCL Timeout Error");
+  EXPECT_EQ(d.evidence.at(0).line, 10u);
+  EXPECT_EQ(diagnose_text(log + "Training complete.\n" + beats).verdict, Verdict::healthy);
 }
 
 TEST(Diagnose, TimeoutsAloneAreTheCauseAndNobodysFault) {

@@ -80,6 +80,11 @@ TEST(RuleFiles, UsersRulesAndTheirMistakes) {
       {"[[rule]]\nid = 'a'\npattern = 'x'\nrole = 'villain'\n", "not a role: villain"},
       {"[[rule]]\npattern = 'x'\nreason = 'Key Error'\n", "a rule has no id"},
       {"[[rule]]\nid = 'a'\npattern = 'x'\nreason = 'Key Error'\ntier = 9\n", "tier is not from 0 to 6"},
+      {"[[rule]]\nid = 'a'\npattern = 'x'\nreason = 'Key Error'\ncategory = 'Magic'\n",
+       "mine.toml:5: rule a: not a category: Magic"},
+      {"[[rule]]\nid = 'a'\npattern = 'x'\nreason = 'Key Error'\nrestart = 'maybe'\n", "not a restart: maybe"},
+      {"[[rule]]\nid = 'a'\npattern = 'x'\nreason = 'Key Error'\nwhere = 'moon'\n", "not a where: moon"},
+      {"[[rule]]\nid = 'a'\npattern = 'x'\nreason = 'Key Error'\nwho = 'me'\n", "not a who: me"},
       {"rules = [[[", "not TOML"},
   };
   for (const auto& b : bad) {

@@ -31,9 +31,30 @@ LogVerdict verdict_of(const LogTable& table, const Matcher& matcher, const Known
   return v;
 }
 
+// Rules of the user's: what they mask must be a kind that some rule has, their samples must behave.
+Status check_own(const Matcher& matcher, const std::vector<std::string>& own) {
+  const std::vector<Rule>& rules = matcher.rules();
+  for (std::uint32_t i = 0; i < rules.size(); ++i) {
+    const Rule& r = rules[i];
+    if (std::find(own.begin(), own.end(), r.id) == own.end()) continue;
+    const std::string where = r.origin + ":" + std::to_string(r.line);
+    for (const std::vector<std::string>* kinds : {&r.masks, &r.needs})
+      for (const std::string& kind : *kinds)
+        if (std::none_of(rules.begin(), rules.end(), [&](const Rule& o) { return o.kind == kind; }) &&
+            kind != "straggler" && kind != "hang" && kind != "teardown")
+          return fail("rule " + r.id + ": no rule is of the kind " + kind, where, "docs/formats/rules.md");
+    if (!r.sample.empty() && !matcher.matches(i, r.sample))
+      return fail("rule " + r.id + " does not match its sample", where, "mend its pattern or its sample");
+    if (!r.counter.empty() && matcher.matches(i, r.counter))
+      return fail("rule " + r.id + " matches its counter-example", where, "mend its pattern or its counter");
+  }
+  return {};
+}
+
 Result<std::shared_ptr<Matcher>> compile_rules(const Args& args, Notes& notes) {
   auto set = built_in_rules();
   if (!set) return tl::unexpected(set.error());
+  std::vector<std::string> ids;
   const auto own = args.options.find("--rules");
   if (own != args.options.end()) {
     for (const std::string& path : own->second) {
@@ -43,11 +64,15 @@ Result<std::shared_ptr<Matcher>> compile_rules(const Args& args, Notes& notes) {
       if (!rules) return tl::unexpected(rules.error());
       for (Rule& r : *rules) {
         std::erase_if(set->rules, [&](const Rule& known) { return known.id == r.id; });
+        ids.push_back(r.id);
         set->rules.push_back(std::move(r));
       }
     }
   }
-  return Matcher::compile(*set, notes);
+  auto matcher = Matcher::compile(*set, notes);
+  if (!matcher) return matcher;
+  if (Status ok = check_own(**matcher, ids); !ok) return tl::unexpected(ok.error());
+  return matcher;
 }
 
 Result<double> seconds_of(const Args& args, const char* option, double otherwise) {
@@ -73,6 +98,10 @@ Result<std::optional<AgentOptions>> agent_of(const Args& args) {
     if (agent->samples < 1 || agent->samples > 99)
       return fail("not from 1 to 99: " + args.value("--llm-samples"), "--llm-samples");
   }
+  const auto limit = seconds_of(args, "--llm-timeout", agent->timeout_s);
+  if (!limit) return tl::unexpected(limit.error());
+  if (!(*limit > 0)) return fail("no time at all", "--llm-timeout", "for example 60");
+  agent->timeout_s = std::min(*limit, 1e6);
   if (const char* key = std::getenv("ORRERY_LLM_KEY")) agent->key = key;  // NOLINT: before any thread starts
   return agent;
 }
@@ -117,8 +146,7 @@ Result<std::vector<LogTable>> read_all(const Args& args, const std::vector<Trace
   how.hang_after_s = *hang;
   how.poll_s = std::max(0.02, std::min(0.5, std::min(how.settle_s, how.hang_after_s) / 4));
   auto table = follow_log(
-      inputs.front(), matcher, how,
-      [&](const LogTable& t) { return diagnose(t, matcher, known).verdict != Verdict::healthy; }, hung);
+      inputs.front(), matcher, how, [&](const LogTable& t) { return diagnose(t, matcher, known).ended; }, hung);
   if (!table) return tl::unexpected(table.error());
   std::vector<LogTable> one;
   one.push_back(std::move(*table));
@@ -126,7 +154,8 @@ Result<std::vector<LogTable>> read_all(const Args& args, const std::vector<Trace
 }
 
 void say_hung(LogVerdict& v, const std::string& seconds) {
-  if (v.diagnosis.verdict != Verdict::healthy) return;
+  if (v.diagnosis.verdict == Verdict::failed || v.diagnosis.verdict == Verdict::interrupted || v.diagnosis.ended)
+    return;
   Diagnosis& d = v.diagnosis;
   d.verdict = Verdict::failed;
   d.reason = "NCCL Timeout Error";
@@ -145,7 +174,7 @@ Status check_options(const Args& args) {
     return fail("not a reason: " + args.value("--remember"), "--remember", "docs/formats/rules.md lists them");
   for (const char* option : {"--settle", "--hang-after"})
     if (args.has(option) && !args.has("--follow")) return fail("only with --follow", option);
-  for (const char* option : {"--llm-model", "--llm-samples"})
+  for (const char* option : {"--llm-model", "--llm-samples", "--llm-timeout"})
     if (args.has(option) && !args.has("--llm")) return fail("only with --llm URL", option);
   return {};
 }
@@ -220,6 +249,7 @@ Result<int> run_diagnose(const Args& args) {
     for (const auto& [shape, text] : taught_shapes((*tables)[i], false)) how.healthy.push_back(text);
     if (Status ok = answer_unknown(verdicts[i], (*tables)[i], known, how, notes); !ok)
       return tl::unexpected(ok.error());
+    if (!how.agent) unknown.agent.reset();
     if (store)
       if (Status ok = learn(*store, args, verdicts[i], (*tables)[i], known); !ok) return tl::unexpected(ok.error());
   }
@@ -266,7 +296,9 @@ Command diagnose_command() {
             Takes::file, true},
            {"--templates", "OUT.csv", "write line,id,template of every line", Takes::file},
            {"--follow", "",
-            "read on while the log grows; ends when the job has failed or was interrupted, or nothing comes any more"},
+            "read on while the log grows; ends when the job has failed, was interrupted or says that it is done, when "
+            "nothing comes any more, or at "
+            "SIGINT or SIGTERM with the verdict so far; a log that was truncated is read again from its start"},
            {"--settle", "S", "with --follow: so long must a log be quiet that ended badly (default: 5)", Takes::word},
            {"--hang-after", "S", "with --follow: no new line for so long is no progress (default: 1800)", Takes::word},
            {"--cases", "FILE.db", "a store of past cases: asked when no rule fires; cases that rules decide are added",
@@ -279,6 +311,7 @@ Command diagnose_command() {
             Takes::word},
            {"--llm-model", "NAME", "its model", Takes::word},
            {"--llm-samples", "N", "how often it is asked; more than half must agree (default: 3)", Takes::word},
+           {"--llm-timeout", "S", "how long all its samples of a log may take together (default: 60)", Takes::word},
            kCsv,
            kJson,
            kQuiet,

@@ -21,8 +21,9 @@ struct FollowOptions {
   double hang_after_s = 1800;  // no new line for so long: no progress
 };
 
-// Reads a log while it grows. Ends when `ended(table)` has held for settle_s, or nothing came for hang_after_s; sets
-// `hung` in the second case.
+// Reads a log while it grows. Ends when `ended(table)` has held for settle_s, at SIGINT or SIGTERM (a second one ends
+// the program), or when nothing came for hang_after_s, and sets `hung` then. A file that became shorter is read again
+// from its start, with a note.
 Result<LogTable> follow_log(const TraceInput& input, const LinePatterns& patterns, const FollowOptions& options,
                             const std::function<bool(const LogTable&)>& ended, bool& hung);
 

@@ -70,8 +70,8 @@ void point_at(LogVerdict& v, const std::vector<KeptLine>& lines, const std::stri
 
 }  // namespace
 
-Status answer_unknown(LogVerdict& verdict, const LogTable& table, const KnownShapes& known,
-                      const UnknownOptions& options, Notes& notes) {
+Status answer_unknown(LogVerdict& verdict, const LogTable& table, const KnownShapes& known, UnknownOptions& options,
+                      Notes& notes) {
   if (verdict.diagnosis.verdict != Verdict::unknown || verdict.lines == 0) return {};
   const std::vector<KeptLine> lines = kept_lines(table, known, kAskedLines);
   if (options.cases != nullptr) {
@@ -86,7 +86,12 @@ Status answer_unknown(LogVerdict& verdict, const LogTable& table, const KnownSha
   }
   if (!options.agent) return {};
   const auto answers = ask_agent(*options.agent, lines, notes);
-  if (!answers) return tl::unexpected(answers.error());
+  if (!answers) {
+    notes.add("agent-failed", Severity::warning, 1, answers.error().line(),
+              "not asked again; what rules and past cases say stands");
+    options.agent.reset();
+    return {};
+  }
   const auto chosen = vote(*answers, options.agent->samples);
   if (!chosen) {
     notes.add("agent-no-majority", Severity::warning, 1, verdict.label, "the samples do not agree: no answer is taken");

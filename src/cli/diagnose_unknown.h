@@ -19,8 +19,9 @@ struct UnknownOptions {
   std::vector<std::string> healthy;   // lines that no proposed rule may match
 };
 
-// Answers a verdict that is unknown, where it can. Errors: of the store, of the server, of the rule file.
-Status answer_unknown(LogVerdict& verdict, const LogTable& table, const KnownShapes& known,
-                      const UnknownOptions& options, Notes& notes);
+// Answers a verdict that is unknown, where it can. An agent that fails is a note, and is not asked again. Errors: of
+// the store, of the rule file.
+Status answer_unknown(LogVerdict& verdict, const LogTable& table, const KnownShapes& known, UnknownOptions& options,
+                      Notes& notes);
 
 }  // namespace orrery

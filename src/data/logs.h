@@ -64,8 +64,9 @@ struct LogFile {
   std::uint64_t bytes = 0, lines = 0;
   std::uint64_t steps = 0;  // how often the step number moved on
   std::uint64_t last_step_line = 0;
-  LogTime last_time, last_step_time;
-  std::int32_t rank = -1;  // of the file name
+  LogTime last_time, first_step_time, last_step_time;
+  std::uint64_t steps_before_time = 0;  // steps when the first time of one came
+  std::int32_t rank = -1;               // of the file name
 };
 
 // One row a line of interest, by file and line.

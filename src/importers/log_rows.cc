@@ -126,6 +126,19 @@ void LogRowsWriter::take(std::string_view text, const std::vector<PatternHit>& h
   if (open) line(text, from, to, number);
 }
 
+void LogRowsWriter::see_time(std::string_view text) {
+  for (int tries = 0; tries < 8 && !text.empty(); ++tries) {
+    if (text.back() == '\n') text.remove_suffix(1);
+    const std::size_t back = text.rfind('\n');
+    const std::size_t from = back == std::string_view::npos ? 0 : back + 1;
+    if (const LinePrefix prefix = split_prefix(text.substr(from)); prefix.time.known()) {
+      table_.files[0].last_time = prefix.time;
+      return;
+    }
+    text = text.substr(0, from);
+  }
+}
+
 void LogRowsWriter::line(std::string_view text, std::size_t from, std::size_t to, std::uint64_t number) {
   std::string_view whole = text.substr(from, to - from);
   if (const std::size_t end = std::min(ends_.back(), whole.size()); end > 0) {
@@ -226,6 +239,10 @@ void LogRowsWriter::step(const LinePrefix& prefix, std::uint64_t number) {
   if (v.step < 0 || v.step != last_step_) ++file.steps;
   last_step_ = v.step;
   file.last_step_line = number;
+  if (prefix.time.known() && !file.first_step_time.known()) {
+    file.first_step_time = prefix.time;
+    file.steps_before_time = file.steps;
+  }
   if (prefix.time.known()) file.last_step_time = prefix.time;
   StepRows& s = table_.steps;
   s.file.push_back(0);

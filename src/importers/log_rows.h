@@ -19,6 +19,7 @@ class LogRowsWriter {
 
   // `text` is whole lines (or one part of a long one), the first of which is line `lines_before` + 1; `hits` by end.
   void take(std::string_view text, const std::vector<PatternHit>& hits, std::uint64_t lines_before);
+  void see_time(std::string_view text);  // of the last line of `text` that has one
   void count_shape(std::string_view line, std::uint64_t number);
 
   LogTable& table() { return table_; }

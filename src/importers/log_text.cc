@@ -180,6 +180,7 @@ class Reader {
     hits_.clear();
     finder_->find(text, hits_);
     rows_.take(text, hits_, file.lines);
+    rows_.see_time(text);
     const std::uint64_t lines = ends_line ? count_newlines(text.data(), text.size()) : 0;
     if (options_.shapes) shapes(text, file.lines);
     file.lines += lines;

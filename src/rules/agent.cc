@@ -4,6 +4,8 @@
 #include <re2/re2.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -47,7 +49,7 @@ std::size_t collect(char* data, std::size_t size, std::size_t n, void* to) {
   return size * n;
 }
 
-Result<std::string> post(const AgentOptions& options, const std::string& url, const std::string& body) {
+Result<std::string> post(const AgentOptions& options, const std::string& url, const std::string& body, double seconds) {
   Curl curl;
   if (curl.handle == nullptr) return fail("no HTTP client");
   std::string answer;
@@ -61,7 +63,7 @@ Result<std::string> post(const AgentOptions& options, const std::string& url, co
   curl_easy_setopt(curl.handle, CURLOPT_POSTFIELDSIZE, static_cast<long>(body.size()));
   curl_easy_setopt(curl.handle, CURLOPT_WRITEFUNCTION, collect);
   curl_easy_setopt(curl.handle, CURLOPT_WRITEDATA, &answer);
-  curl_easy_setopt(curl.handle, CURLOPT_TIMEOUT, options.timeout_s);
+  curl_easy_setopt(curl.handle, CURLOPT_TIMEOUT_MS, std::max(1L, std::lround(seconds * 1e3)));
   curl_easy_setopt(curl.handle, CURLOPT_CONNECTTIMEOUT, 10L);
   curl_easy_setopt(curl.handle, CURLOPT_NOSIGNAL, 1L);
   const CURLcode state = curl_easy_perform(curl.handle);
@@ -132,12 +134,16 @@ Result<std::vector<AgentAnswer>> ask_agent(const AgentOptions& options, const st
   if (url.size() < path.size() || url.compare(url.size() - path.size(), path.size(), path) != 0) url += path;
   std::vector<AgentAnswer> answers;
   const std::string prompt = agent_prompt(lines);
+  const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < options.samples; ++i) {
+    const double left =
+        options.timeout_s - std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (!(left > 0)) return fail("takes too long", url, "--llm-timeout gives it more time");
     const Json body{{"model", options.model.empty() ? "default" : options.model},
                     {"temperature", 0.7},
                     {"seed", i},
                     {"messages", Json::array({{{"role", "user"}, {"content", prompt}}})}};
-    const auto raw = post(options, url, body.dump(-1, ' ', false, Json::error_handler_t::replace));
+    const auto raw = post(options, url, body.dump(-1, ' ', false, Json::error_handler_t::replace), left);
     if (!raw) return tl::unexpected(raw.error());
     const Json reply = Json::parse(*raw, nullptr, false);
     const Json::json_pointer content("/choices/0/message/content");

@@ -17,7 +17,7 @@ struct AgentOptions {
   std::string model;  // "" = the server's first
   std::string key;    // sent as a bearer token; "" = none
   int samples = 3;
-  long timeout_s = 120;
+  double timeout_s = 60;  // for all samples together
 };
 
 struct AgentAnswer {
@@ -28,7 +28,8 @@ struct AgentAnswer {
 // What is asked: the instructions and the kept lines, nothing else of the log.
 std::string agent_prompt(const std::vector<KeptLine>& lines);
 
-// Errors: the server cannot be reached or does not speak the protocol. Answers that are none are left out, with a note.
+// Errors: the server cannot be reached, does not speak the protocol or takes too long. Answers that are none are left
+// out, with a note.
 Result<std::vector<AgentAnswer>> ask_agent(const AgentOptions& options, const std::vector<KeptLine>& lines,
                                            Notes& notes);
 

@@ -87,6 +87,23 @@ Result<std::vector<std::string>> texts(const Source& source, const toml::node& n
   return out;
 }
 
+// Keys whose values are listed in docs/formats/rules.md.
+Status check_value(const Source& source, const toml::node& node, const std::string& id, std::string_view key,
+                   std::string_view value) {
+  static const std::map<std::string_view, std::vector<std::string_view>> known{
+      {"category", {"Infrastructure", "Framework", "Script", "None", "by-frame"}},
+      {"restart", {"auto", "auto-exclude", "auto-rollback", "no", "none"}},
+      {"who", {"operator", "user", "nobody"}},
+      {"where", {"rank", "node", "peer", "rank 0", "none"}}};
+  const auto it = known.find(key);
+  if (it == known.end() || std::find(it->second.begin(), it->second.end(), value) != it->second.end()) return {};
+  std::string all;
+  for (const std::string_view v : it->second) all += (all.empty() ? "" : ", ") + std::string(v);
+  return source.fail_at(
+      line_of(node), (id.empty() ? "" : "rule " + id + ": ") + "not a " + std::string(key) + ": " + std::string(value),
+      "one of " + all);
+}
+
 // One [family] or [[rule]] table onto `rule`, which holds what its family says of all.
 Status put(const Source& source, const toml::table& table, Rule& rule) {
   const std::map<std::string_view, std::string Rule::*> strings{
@@ -100,6 +117,8 @@ Status put(const Source& source, const toml::table& table, Rule& rule) {
     const auto* text = node.as_string();
     if (const auto it = strings.find(key); it != strings.end()) {
       if (text == nullptr) return source.fail_at(line_of(node), std::string(key) + " is not a text");
+      const std::string id = table["id"].value_or(std::string());
+      if (Status ok = check_value(source, node, id, key, text->get()); !ok) return ok;
       rule.*(it->second) = text->get();
     } else if (key == "role" && text != nullptr) {
       auto role = role_named(source, node, text->get());

@@ -139,6 +139,10 @@ void hang(const LogTable& table, std::uint32_t file, std::vector<Evidence>& out)
   std::vector<double> seconds;
   for (std::size_t i = 0; i < table.steps.size(); ++i)
     if (table.steps.file[i] == file && table.steps.seconds[i] > 0) seconds.push_back(table.steps.seconds[i]);
+  // Where steps do not say how long they took: the time between them.
+  if (seconds.empty() && f.first_step_time.year == f.last_step_time.year && f.steps > f.steps_before_time)
+    seconds.push_back(static_cast<double>(f.last_step_time.in_year - f.first_step_time.in_year) * 1e-9 /
+                      static_cast<double>(f.steps - f.steps_before_time));
   if (seconds.empty()) return;
   const double silent = static_cast<double>(f.last_time.in_year - f.last_step_time.in_year) * 1e-9;
   if (silent < std::max(900.0, 20 * median(seconds))) return;
