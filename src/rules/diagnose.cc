@@ -87,7 +87,10 @@ Diagnosis diagnose(const LogTable& table, const Matcher& matcher, const KnownSha
       lines += f.lines;
       steps += f.steps;
     }
-    const bool health = well || steps > 0;  // healthy is what shows signs of health, not what shows nothing
+    const bool progress = std::any_of(all.begin(), all.end(), [](const Evidence& e) {  // a bar of preparation
+      return e.role == Role::context && e.text.find("%|") != std::string::npos;
+    });
+    const bool health = well || progress || steps > 0;  // healthy is what shows signs of health, not what shows nothing
     d.verdict = ended_badly || !health ? Verdict::unknown : Verdict::healthy;
     d.ended = ended_badly || well;
     d.reason = d.category = d.verdict == Verdict::healthy ? "None" : "";
