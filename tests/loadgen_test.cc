@@ -278,15 +278,16 @@ TEST(LoadRuns, EventsThatAreTooLongAreCounted) {
   EXPECT_EQ(result->requests[0].record.output, 1);
 }
 
-TEST(LoadRuns, HundredsAtOnceAllArrive) {
+// As many as the server has threads: each holds a connection for as long as it is kept.
+TEST(LoadRuns, DozensAtOnceAllArrive) {
   Server server(std::chrono::microseconds(100));
-  const auto result = send_load(target_of(server), even(300, 0, 3), kNobody);
+  const auto result = send_load(target_of(server), even(60, 0, 3), kNobody);
   ASSERT_TRUE(result);
   for (const LoadRequest& r : result->requests) {
     EXPECT_TRUE(r.error.empty()) << r.error;
     EXPECT_EQ(r.chunks, 3);
   }
-  EXPECT_EQ(server.log().size(), 300u);
+  EXPECT_EQ(server.log().size(), 60u);
 }
 
 // In a process of its own: a hard limit can not be raised again. Nobody takes the connections, so they stay open.
