@@ -3,15 +3,13 @@
 // are (TF-IDF, cosine). No network, no model.
 #pragma once
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "rules/compress.h"
-
-struct sqlite3;
+#include "store/sqlite.h"
 
 namespace orrery {
 
@@ -37,13 +35,8 @@ class CaseStore {
   Result<std::vector<std::string>> healthy_lines() const;
 
  private:
-  struct Close {
-    void operator()(sqlite3* db) const;
-  };
-  explicit CaseStore(sqlite3* db, std::string path) : db_(db), path_(std::move(path)) {}
-  Status run(const char* sql) const;
-  std::unique_ptr<sqlite3, Close> db_;
-  std::string path_;
+  explicit CaseStore(Store store) : store_(std::move(store)) {}
+  Store store_;
 };
 
 }  // namespace orrery

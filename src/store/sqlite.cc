@@ -1,0 +1,131 @@
+#include "store/sqlite.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sqlite3.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace orrery {
+
+Statement::Statement(sqlite3* db, std::string_view sql) {
+  ok_ = sqlite3_prepare_v2(db, sql.data(), static_cast<int>(sql.size()), &s_, nullptr) == SQLITE_OK;
+}
+Statement::~Statement() { sqlite3_finalize(s_); }
+
+Statement& Statement::bind(int at, std::int64_t value) {
+  ok_ = ok_ && sqlite3_bind_int64(s_, at, value) == SQLITE_OK;
+  return *this;
+}
+Statement& Statement::bind(int at, double value) {
+  ok_ = ok_ && sqlite3_bind_double(s_, at, value) == SQLITE_OK;
+  return *this;
+}
+Statement& Statement::bind(int at, std::string_view value) {
+  // An empty view may have no address, which SQLite would take for NULL.
+  const char* const from = value.empty() ? "" : value.data();
+  ok_ = ok_ && sqlite3_bind_text(s_, at, from, static_cast<int>(value.size()), SQLITE_TRANSIENT) == SQLITE_OK;
+  return *this;
+}
+Statement& Statement::bind_null(int at) {
+  ok_ = ok_ && sqlite3_bind_null(s_, at) == SQLITE_OK;
+  return *this;
+}
+
+bool Statement::row() {
+  if (!ok_) return false;
+  const int state = sqlite3_step(s_);
+  ok_ = state == SQLITE_ROW || state == SQLITE_DONE;
+  return state == SQLITE_ROW;
+}
+
+bool Statement::done() {
+  while (row()) continue;
+  if (ok_) ok_ = sqlite3_reset(s_) == SQLITE_OK;
+  return ok_;
+}
+
+bool Statement::is_null(int at) const { return sqlite3_column_type(s_, at) == SQLITE_NULL; }
+std::int64_t Statement::integer(int at) const { return sqlite3_column_int64(s_, at); }
+double Statement::number(int at) const { return sqlite3_column_double(s_, at); }
+std::string Statement::text(int at) const {
+  const auto* const t = reinterpret_cast<const char*>(sqlite3_column_text(s_, at));
+  return t ? std::string(t, static_cast<std::size_t>(sqlite3_column_bytes(s_, at))) : std::string();
+}
+
+void Store::Close::operator()(sqlite3* db) const { sqlite3_close(db); }
+
+tl::unexpected<Error> Store::trouble() const {
+  return fail(fmt::format("the {} cannot be used: {}", what_, sqlite3_errmsg(db_.get())), path_,
+              "name a file that orrery made, or one that does not exist yet");
+}
+
+Status Store::run(const std::string& sql) const {
+  if (sqlite3_exec(db_.get(), sql.c_str(), nullptr, nullptr, nullptr) != SQLITE_OK) return trouble();
+  return {};
+}
+
+std::int64_t Store::changes() const { return sqlite3_changes64(db_.get()); }
+
+Result<Store> Store::open(const std::string& path, const StoreTerms& terms) {
+  if (terms.create && !terms.read_only) {
+    // Made here, not by SQLite: nobody else may read it.
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) return fail(fmt::format("cannot be written: {}", std::strerror(errno)), path);
+    ::close(fd);
+  }
+  sqlite3* db = nullptr;
+  const int how = terms.read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE;
+  const int state = sqlite3_open_v2(path.c_str(), &db, how | SQLITE_OPEN_NOMUTEX, nullptr);
+  Store store(db, path, terms.what);
+  if (state != SQLITE_OK) return fail(fmt::format("no {} here: {}", terms.what, sqlite3_errstr(state)), path);
+  sqlite3_busy_timeout(db, static_cast<int>(terms.busy_s * 1000));
+  const auto number_of = [&](const char* pragma) {
+    Statement s(db, pragma);
+    return s.row() ? std::optional<std::int64_t>(s.integer(0)) : std::nullopt;
+  };
+  const auto tables = number_of("SELECT COUNT(*) FROM sqlite_master");
+  if (!tables) return store.trouble();
+  if (*tables == 0 && terms.read_only) return fail(fmt::format("an empty file, not a {}", terms.what), path);
+  if (*tables != 0) {
+    if (number_of("PRAGMA application_id") != terms.application)
+      return fail(fmt::format("an SQLite file, but not a {}", terms.what), path, "another file");
+    if (const auto version = number_of("PRAGMA user_version"); version != terms.version)
+      return fail(
+          fmt::format("a {} of version {}, this program has {}", terms.what, version.value_or(0), terms.version), path,
+          "the program that made it, or another file");
+  }
+  if (terms.read_only) return store;
+  // Write-ahead: who reads does not wait for who writes. Full: a transaction that was told done survives a power cut.
+  for (const char* const pragma :
+       {"PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON"})
+    if (Status ok = store.run(pragma); !ok) return tl::unexpected(ok.error());
+  if (*tables != 0) return store;
+  Transaction making(store);
+  if (!making.begun()) return tl::unexpected(making.begun().error());
+  // Another process may have made them while this one waited for its turn.
+  if (number_of("SELECT COUNT(*) FROM sqlite_master") == 0) {
+    const std::string all = terms.schema + fmt::format(";PRAGMA application_id = {};PRAGMA user_version = {};",
+                                                       terms.application, terms.version);
+    if (Status ok = store.run(all); !ok) return tl::unexpected(ok.error());
+  }
+  if (Status ok = making.commit(); !ok) return tl::unexpected(ok.error());
+  return store;
+}
+
+Store::Transaction::Transaction(const Store& store) : store_(store), begun_(store.run("BEGIN IMMEDIATE")) {
+  open_ = begun_.has_value();
+}
+Store::Transaction::~Transaction() {
+  if (open_) (void)store_.run("ROLLBACK");
+}
+Status Store::Transaction::commit() {
+  if (!open_) return begun_;
+  if (Status ok = store_.run("COMMIT"); !ok) return ok;
+  open_ = false;
+  return {};
+}
+
+}  // namespace orrery
