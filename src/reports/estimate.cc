@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 
+#include "reports/names.h"
+
 namespace orrery {
 namespace {
 
@@ -138,17 +140,6 @@ Section layout(const EstimateJob& job) {
   return s;
 }
 
-// One a row: a key and a value, for people; the JSON has the object.
-Section for_people(const Section& wide) {
-  Section s{.key = wide.key, .title = "Job", .table = {}};
-  s.table.columns = {{.key = "of the job", .text_only = true}, {.key = "value", .text_only = true}};
-  for (std::size_t k = 0; k < wide.table.columns.size(); ++k) {
-    const Column& c = wide.table.columns[k];
-    if (!c.json_only) s.table.rows.push_back({c.title.empty() ? c.key : c.title, wide.table.rows.front()[k]});
-  }
-  return s;
-}
-
 // What the answer stands on beside the laws, the weightiest first.
 std::vector<std::string> carried_by(const EstimateJob& job, const Estimate& e) {
   std::vector<std::string> a;
@@ -193,7 +184,7 @@ Document estimate_document(const EstimateJob& job, const Estimate& e, const std:
                 job.model.learned_positions ? "the model has no positions for the rest: its table is taken to be longer"
                                             : "the model was made for shorter sequences; it is estimated all the same");
   d.sections.push_back(layout(job));
-  d.sections.push_back(for_people(d.sections.back()));
+  d.sections.push_back(upright(d.sections.back(), "Job"));
   d.sections.push_back(answer(job, e));
   d.sections.push_back(memory_section(e, false));
   d.sections.push_back(memory_section(e, true));

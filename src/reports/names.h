@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "data/table.h"
 #include "data/trace.h"
 #include "graph/exec_graph.h"
 
@@ -29,6 +30,17 @@ inline std::string_view op_name(const TraceSet& traces, const ExecGraph& g, std:
 inline std::string_view node_name(const TraceSet& traces, const ExecGraph& g, std::uint32_t i) {
   const std::string_view name = op_name(traces, g, g.rank[i], g.source[i]);
   return name.empty() ? name_of(g.kind[i]) : name;
+}
+
+// A section of one row upright, a key and a value a row, for people; the JSON has the object.
+inline Section upright(const Section& wide, std::string title) {
+  Section s{.key = wide.key, .title = std::move(title), .table = {}};
+  s.table.columns = {{.key = "of the job", .text_only = true}, {.key = "value", .text_only = true}};
+  for (std::size_t k = 0; k < wide.table.columns.size(); ++k) {
+    const Column& c = wide.table.columns[k];
+    if (!c.json_only) s.table.rows.push_back({c.title.empty() ? c.key : c.title, wide.table.rows.front()[k]});
+  }
+  return s;
 }
 
 }  // namespace orrery

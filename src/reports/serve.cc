@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "reports/names.h"
+
 namespace orrery {
 namespace {
 
@@ -199,16 +201,6 @@ Section job_section(const StepCosts& costs) {
   return s;
 }
 
-Section for_people(const Section& wide) {
-  Section s{.key = wide.key, .title = "Job", .table = {}};
-  s.table.columns = {{.key = "of the job", .text_only = true}, {.key = "value", .text_only = true}};
-  for (std::size_t k = 0; k < wide.table.columns.size(); ++k) {
-    const Column& c = wide.table.columns[k];
-    if (!c.json_only) s.table.rows.push_back({c.title.empty() ? c.key : c.title, wide.table.rows.front()[k]});
-  }
-  return s;
-}
-
 Section timeline_section(const Simulation& run) {
   Section s{.key = "timeline", .title = "", .table = {}};
   s.table.columns = {{.key = "s"}, {.key = "running"}, {.key = "waiting"}, {.key = "kv_used_pct", .digits = 1}};
@@ -353,7 +345,7 @@ Document serve_document(const StepCosts& costs, const ServeMemory& memory, const
     d.notes.add("level-unknown", Severity::warning, 1, {},
                 "answers of one token have no time per token after the first: tpot_ms says nothing about them");
   d.sections.push_back(job_section(costs));
-  d.sections.push_back(for_people(d.sections.back()));
+  d.sections.push_back(upright(d.sections.back(), "Job"));
   d.sections.push_back(answer_section(costs, memory, a));
   add_serving_figures(a.figures, d.sections);
   add_intervals(a, d.sections);
