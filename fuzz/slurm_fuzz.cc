@@ -1,0 +1,49 @@
+// libFuzzer target of what Slurm's commands print and of lists of hosts. Any bytes must give rows or one line, and a
+// list that can be read must come back when it is written again.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "slurm/host_list.h"
+#include "slurm/rows.h"
+
+namespace {
+
+using namespace orrery::slurm;
+
+void require(bool ok) {
+  if (!ok) std::abort();
+}
+
+void check(const std::vector<Job>& jobs) {
+  for (const Job& j : jobs) require(j.id != JobId{} && j.state != State::unknown);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  if (auto hosts = expand_hosts(text)) {
+    require(hosts->size() <= kMostHosts);
+    for (const std::string& h : *hosts) require(is_host_name(h));
+    std::sort(hosts->begin(), hosts->end());
+    hosts->erase(std::unique(hosts->begin(), hosts->end()), hosts->end());
+    auto back = expand_hosts(compress_hosts(*hosts));
+    require(back.has_value());
+    std::sort(back->begin(), back->end());
+    require(*back == *hosts);
+  } else {
+    require(!hosts.error().what.empty());
+  }
+  check(read_squeue(text));
+  check(read_sacct(text));
+  Job j;
+  read_job_details(text, j);
+  for (const Node& n : read_nodes(text)) require(n.port >= 0 && n.port < 65'536);
+  (void)read_steps(text);
+  const std::string script = script_of({"x", std::string(text)});
+  require(script.find("\r\n") == std::string::npos);
+  return 0;
+}
