@@ -35,17 +35,16 @@ Result<int> run_bench(const Args& args) {
 }  // namespace
 
 Command bench_command() {
-  return {
-      .name = "bench",
-      .summary = "measure this machine: operators",
-      .operands = "ops",
-      .least = 1,
-      .most = 1,
-      .description = "ops: single operators. docs/formats/operators.md describes the table.",
-      .options = with(bench_ops_options(), {kCsv, kJson, kQuiet, kThreads, kHelp}),
-      .when_incomplete = "something could not be measured",
-      .examples = bench_ops_examples(),
-      .run = run_bench};
+  return {.name = "bench",
+          .summary = "measure this machine: operators",
+          .operands = "ops",
+          .least = 1,
+          .most = 1,
+          .description = "ops: single operators. docs/formats/operators.md describes the table.",
+          .options = with(bench_ops_options(), {kCsv, kJson, kQuiet, kThreads, kHelp}),
+          .when_incomplete = "something could not be measured",
+          .examples = bench_ops_examples(),
+          .run = run_bench};
 }
 
 }  // namespace orrery
