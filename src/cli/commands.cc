@@ -299,6 +299,7 @@ std::vector<Command> make_commands() {
       guard_command(),
       checknodes_command(),
       loadgen_command(),
+      bench_command(),
       {.name = "help",
        .summary = "what the commands do, or the manual page of one",
        .operands = "[COMMAND]",

@@ -8,81 +8,13 @@
 
 #include "base/byte_source.h"
 #include "base/number_text.h"
+#include "costs/csv_records.h"
 
 namespace orrery {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 constexpr std::string_view kAdvice = "columns: kernel,shape,time_us";
-
-std::string_view trimmed(std::string_view s) {
-  while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
-  while (!s.empty() && (s.back() == ' ' || s.back() == '\t')) s.remove_suffix(1);
-  return s;
-}
-
-// Reads records one by one.
-class CsvReader {
- public:
-  explicit CsvReader(std::string_view text) : text_(text) {
-    if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);
-  }
-  std::uint64_t line() const { return record_line_; }  // where the last record begins
-
-  enum class State { record, end, open_quote, stray_quote };
-  State next(std::vector<std::string>& fields) {
-    fields.clear();
-    record_line_ = line_;
-    if (at_ >= text_.size()) return State::end;
-    while (true) {
-      std::string field;
-      while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
-      if (at_ < text_.size() && text_[at_] == '"') {
-        if (!quoted(field)) return State::open_quote;
-        while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
-        if (at_ < text_.size() && text_[at_] != ',' && text_[at_] != '\n' && text_[at_] != '\r')
-          return State::stray_quote;
-      } else {
-        std::size_t end = at_;
-        while (end < text_.size() && text_[end] != ',' && text_[end] != '\r' && text_[end] != '\n') ++end;
-        field = trimmed(text_.substr(at_, end - at_));
-        at_ = end;
-      }
-      fields.push_back(std::move(field));
-      if (at_ < text_.size() && text_[at_] == ',') {
-        ++at_;
-        continue;
-      }
-      end_of_line();
-      return State::record;
-    }
-  }
-
- private:
-  bool quoted(std::string& field) {
-    for (++at_; at_ < text_.size(); ++at_) {
-      if (text_[at_] == '"') {
-        if (at_ + 1 >= text_.size() || text_[at_ + 1] != '"') {
-          ++at_;
-          return true;
-        }
-        ++at_;
-      }
-      if (text_[at_] == '\n') ++line_;
-      field += text_[at_];
-    }
-    return false;
-  }
-  void end_of_line() {
-    if (at_ < text_.size() && text_[at_] == '\r') ++at_;
-    if (at_ < text_.size() && text_[at_] == '\n') ++at_;
-    ++line_;
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-  std::uint64_t line_ = 1, record_line_ = 1;
-};
 
 // "1x2048x4096x1024" -> "2048x4096x1024". False: none.
 bool canonical_shape(std::string_view text, std::string& shape) {
@@ -169,16 +101,16 @@ std::string shape_text(const WorkSize& size) {
 Result<CostTable> parse_cost_table(std::string_view text, const std::string& where) {
   constexpr std::array<std::string_view, 3> kColumns = {"kernel", "shape", "time_us"};
   CostTable table;
-  CsvReader reader(text);
+  CsvRecords reader(text);
   std::vector<std::string> fields;
   std::array<std::size_t, 3> column = {};
   std::size_t width = 0;
-  for (CsvReader::State state; (state = reader.next(fields)) != CsvReader::State::end;) {
+  for (CsvRecords::State state; (state = reader.next(fields)) != CsvRecords::State::end;) {
     const auto wrong = [&](std::string what, std::string advice) {
       return fail(std::move(what), where + ", line " + std::to_string(reader.line()), std::move(advice));
     };
-    if (state == CsvReader::State::open_quote) return wrong("a quoted field has no end", "write \"\" for a quote");
-    if (state == CsvReader::State::stray_quote)
+    if (state == CsvRecords::State::open_quote) return wrong("a quoted field has no end", "write \"\" for a quote");
+    if (state == CsvRecords::State::stray_quote)
       return wrong("text after a quoted field", "write \"\" for a quote within one");
     if (fields.size() == 1 && fields[0].empty()) continue;
     if (width == 0) {

@@ -1,0 +1,331 @@
+#include "cli/bench_ops.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/output.h"
+#include "base/parallel.h"
+#include "base/progress.h"
+#include "cli/common_options.h"
+#include "cli/options.h"
+#include "cli/read_options.h"
+#include "facts/library.h"
+#include "operators/cpu_operators.h"
+#include "operators/machine.h"
+#include "operators/measure_operators.h"
+#include "operators/operator_plan.h"
+#include "writers/json.h"
+
+namespace orrery {
+namespace {
+
+struct Asked {
+  PlanTerms plan;
+  ModelFacts model;
+  CpuTerms cpu;
+  MeasureAllTerms measure;
+  std::string table_path, platform_path;
+  std::int64_t ranks = 1;
+  bool own_blas = false, pin = true;
+};
+
+std::vector<std::string> parts_of(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i <= text.size();) {
+    const std::size_t end = std::min(text.find(',', i), text.size());
+    parts.push_back(text.substr(i, end - i));
+    i = end + 1;
+  }
+  return parts;
+}
+
+Status read_shapes(const Args& args, std::string_view option, std::vector<std::array<double, 4>>& out) {
+  if (!args.has(option)) return {};
+  for (const std::string& part : parts_of(args.value(option))) {
+    std::array<double, 4> size = {1, 1, 1, 1};
+    std::vector<double> numbers;
+    for (std::size_t i = 0; i <= part.size();) {
+      const std::size_t end = std::min(part.find('x', i), part.size());
+      double x = 0;
+      if (read_double(part.substr(i, end - i), x) != NumberState::ok || x < 1 || x > 1e6 || x != std::floor(x))
+        return fail("not a shape: " + part, std::string(option), "MxNxK or BxMxNxK, each from 1 to 1000000");
+      numbers.push_back(x);
+      i = end + 1;
+    }
+    if (numbers.size() != 3 && numbers.size() != 4)
+      return fail("not a shape: " + part, std::string(option), "MxNxK or BxMxNxK");
+    std::copy(numbers.begin(), numbers.end(), size.begin() + static_cast<std::ptrdiff_t>(4 - numbers.size()));
+    out.push_back(size);
+  }
+  return {};
+}
+
+Result<Asked> understood(const Args& args, const RunOptions& options) {
+  constexpr Choice<SizeSet> kSizes[] = {
+      {"small", SizeSet::small}, {"medium", SizeSet::medium}, {"large", SizeSet::large}};
+  constexpr Choice<std::string_view> kDevices[] = {{"cpu", "cpu"}};
+  Asked a;
+  std::string_view device = "cpu";
+  double budget = 40, tokens = 2'048, tp = 1, sequence = 1'024;
+  const Status read =
+      all_of({choose(args, "--sizes", kSizes, a.plan.sizes), choose(args, "--device", kDevices, device),
+              whole(args, "--ranks", a.ranks, 64), real(args, "--budget", budget, 0.1, 86'400),
+              real(args, "--tokens", tokens, 1, 1e7), real(args, "--tp", tp, 1, 1e4),
+              real(args, "--seq-length", sequence, 1, 1e7), choose(args, "--pin", kSwitch, a.pin),
+              read_shapes(args, "--gemm", a.plan.gemms), read_shapes(args, "--attention", a.plan.attentions)});
+  if (!read) return tl::unexpected(read.error());
+  a.plan.device = device;
+  a.plan.tokens = tokens, a.plan.tensor_parallel = tp, a.plan.sequence = sequence;
+  a.plan.ranks = a.ranks;
+  a.measure.budget_s = budget;
+  if (args.has("--only")) {
+    for (const std::string& part : parts_of(args.value("--only"))) {
+      OperatorKind k{};
+      if (!read_operator(part, k))
+        return fail("not an operator: " + part, "--only",
+                    "gemm, attention, copy, add, silu, norm, softmax, embedding, adamw, launch, all_reduce ...");
+      if (is_collective(k) && a.ranks < 2)
+        return fail("a collective needs ranks to be among", "--only " + part, "add --ranks 2");
+      a.plan.only.push_back(k);
+    }
+  }
+  if (args.has("--dtypes")) {
+    a.plan.precisions.clear();
+    for (const std::string& part : parts_of(args.value("--dtypes"))) {
+      Precision p{};
+      if (!read_precision(part, p) || (p != Precision::fp32 && p != Precision::bf16))
+        return fail("not a precision of a CPU: " + part, "--dtypes", "fp32, bf16");
+      if (std::find(a.plan.precisions.begin(), a.plan.precisions.end(), p) == a.plan.precisions.end())
+        a.plan.precisions.push_back(p);
+    }
+  }
+  if (args.has("--model")) {
+    auto model = model_named_or_read(args.value("--model"));
+    if (!model) return tl::unexpected(model.error());
+    a.model = std::move(*model);
+  }
+  for (const char* of_model : {"--tokens", "--tp", "--seq-length"})
+    if (args.has(of_model) && !args.has("--model"))
+      return fail("says how --model's shapes are cut", of_model, "add --model");
+  const auto cores = static_cast<std::int64_t>(this_machine().cores);
+  a.cpu.threads =
+      options.threads > 0 ? options.threads : static_cast<unsigned>(std::max<std::int64_t>(1, cores / a.ranks));
+  if (a.cpu.threads > 1'024) return fail("at most 1024 threads", "--threads");
+  a.plan.threads = a.cpu.threads;
+  a.own_blas = args.value("--blas") == "own";
+  a.table_path = args.value("-o"), a.platform_path = args.value("--platform-file");
+  if (args.has("-o") && !a.table_path.ends_with(".csv") && !a.table_path.ends_with(".json"))
+    return fail("neither .csv nor .json: " + a.table_path, "-o", "the ending says the format");
+  for (const std::string& path : {a.table_path, a.platform_path})
+    if (!path.empty())
+      if (const Status ok = check_writable(path); !ok) return tl::unexpected(ok.error());
+  return a;
+}
+
+// What measures, rank by rank; rank 0's rows are the answer.
+struct Answer {
+  MeasuredAll measured;
+  bool pinned = false;
+  std::string kernels, blas, transport;
+};
+
+Status measure_as_rank(const Asked& asked, const Args& args, RankGroup& group, const RunOptions& options,
+                       Answer& answer) {
+  CpuTerms terms = asked.cpu;
+  const bool first = group.rank() == 0;
+  // Before any thread is pinned: a library's threads begin where this one may run.
+  if (!asked.own_blas) {
+    terms.blas = Blas::find(args.value("--blas"));
+    if (terms.blas == nullptr && args.has("--blas"))
+      return fail("no BLAS there: " + args.value("--blas"), "--blas", "a shared library with sgemm_, or own");
+  }
+  const int core = group.rank() * static_cast<int>(terms.threads);
+  terms.first_core = asked.pin ? core : -1;
+  CpuOperators device(terms, group);
+  PlanTerms plan = asked.plan;
+  if (args.has("--model")) plan.model = &asked.model;
+  if (!args.has("--dtypes") && device.has_bf16()) plan.precisions.push_back(Precision::bf16);
+  Progress progress(first && options.show_progress);
+  progress.stage("measuring operators");
+  MeasureAllTerms how = asked.measure;
+  how.now_s = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  how.progress = [&](std::size_t done, std::size_t all) { progress.update(done, all); };
+  auto measured = measure_operators(device, plan_operators(plan), how, group);
+  if (!measured) return tl::unexpected(measured.error());
+  if (!first) return {};
+  answer.measured = std::move(*measured);
+  answer.pinned = device.pinned();
+  answer.kernels = device.kernels().name;
+  answer.blas = terms.blas ? terms.blas->name() : "";
+  answer.transport = group.transport();
+  return {};
+}
+
+Section machine_section(const OperatorTable& table, const Machine& machine, const Asked& asked, const Answer& answer) {
+  Section s{.key = "machine", .title = "Machine", .single = true, .table = {}};
+  s.table.columns = {{.key = "device"},
+                     {.key = "name"},
+                     {.key = "cores"},
+                     {.key = "ranks"},
+                     {.key = "threads", .title = "threads of a rank"},
+                     {.key = "pinned"},
+                     {.key = "memory_gib", .title = "memory GiB", .digits = 1},
+                     {.key = "vectors"},
+                     {.key = "blas"},
+                     {.key = "transport", .json_only = true},
+                     {.key = "fp32_tflops", .title = "peak fp32 TFLOP/s"},
+                     {.key = "bf16_tflops", .title = "peak bf16 TFLOP/s"},
+                     {.key = "memory_gb_per_s", .title = "memory GB/s", .digits = 1}};
+  const auto rate = [&](Precision p) -> Cell {
+    const double x = table.best_flop_per_ns(OperatorKind::peak, p) / 1e3;
+    return x > 0 ? Cell{x} : Cell{};
+  };
+  const double stream = table.best_bytes_per_ns(OperatorKind::stream);
+  s.table.rows.push_back({table.device, machine.cpu, machine.cores, asked.ranks,
+                          static_cast<std::int64_t>(asked.cpu.threads), answer.pinned, machine.memory_gib,
+                          answer.kernels, answer.blas.empty() ? std::string("own") : answer.blas,
+                          asked.ranks > 1 ? Cell{answer.transport} : Cell{}, rate(Precision::fp32),
+                          rate(Precision::bf16), stream > 0 ? Cell{stream} : Cell{}});
+  return s;
+}
+
+// Bus bandwidth as NCCL's tests count it.
+double bus_factor(const OperatorRow& r) {
+  const double n = static_cast<double>(r.ranks);
+  return r.kind == OperatorKind::all_reduce ? 2 * (n - 1) / n : is_collective(r.kind) ? (n - 1) / n : 1;
+}
+
+Section operators_section(const OperatorTable& table) {
+  Section s{.key = "operators", .title = "Operators", .table = {}};
+  s.table.columns = {{.key = "kernel"},
+                     {.key = "operator", .json_only = true},
+                     {.key = "way", .json_only = true},
+                     {.key = "causal", .json_only = true},
+                     {.key = "shape"},
+                     {.key = "dtype", .json_only = true},
+                     {.key = "time_us", .title = "us"},
+                     {.key = "least_us", .title = "least us"},
+                     {.key = "spread_pct", .title = "spread %", .digits = 1},
+                     {.key = "gflops", .title = "GFLOP/s", .digits = 1},
+                     {.key = "gb_per_s", .title = "GB/s", .digits = 2},
+                     {.key = "of_floor_pct", .title = "% of floor", .digits = 1},
+                     {.key = "bytes", .json_only = true},
+                     {.key = "flops", .json_only = true},
+                     {.key = "threads", .json_only = true},
+                     {.key = "ranks", .json_only = true},
+                     {.key = "repetitions", .title = "times"},
+                     {.key = "noisy"},
+                     {.key = "device", .json_only = true},
+                     {.key = "machine", .json_only = true},
+                     {.key = "library"}};
+  const double stream = table.best_bytes_per_ns(OperatorKind::stream);
+  for (const OperatorRow& r : table.rows) {
+    const bool attends = r.kind == OperatorKind::attention, computes = r.flops > 0;
+    const double rate = computes ? r.flops / r.ns : bus_factor(r) * r.bytes / r.ns;
+    const double floor = computes ? table.best_flop_per_ns(OperatorKind::peak, r.precision) : stream;
+    const bool bound = moves_memory(r.kind) || computes || r.kind == OperatorKind::stream;
+    s.table.rows.push_back({kernel_text(r),
+                            std::string(name_of(r.kind)),
+                            attends ? Cell{std::string(name_of(r.way))} : Cell{},
+                            attends ? Cell{r.causal} : Cell{},
+                            shape_text(r),
+                            std::string(name_of(r.precision)),
+                            r.ns / 1e3,
+                            r.least_ns / 1e3,
+                            100 * r.spread,
+                            computes ? Cell{rate} : Cell{},
+                            !computes && r.bytes > 0 ? Cell{rate} : Cell{},
+                            bound && floor > 0 ? Cell{100 * rate / floor} : Cell{},
+                            r.bytes,
+                            r.flops,
+                            r.threads,
+                            r.ranks,
+                            r.repetitions,
+                            r.noisy,
+                            table.device,
+                            table.machine,
+                            r.library});
+  }
+  return s;
+}
+
+}  // namespace
+
+std::vector<OptionSpec> bench_ops_options() {
+  return {
+      {"--device", "cpu", "what is measured (default: cpu)", Takes::word},
+      {"--sizes", "SET", "small, medium or large shapes (default: medium)", Takes::word},
+      {"--dtypes", "NAME,...", "precisions: fp32, bf16 (default: those that the device multiplies)", Takes::word},
+      {"--only", "KIND,...",
+       "these alone: gemm, attention, copy, add, silu, norm, softmax, embedding, adamw, launch, all_reduce, "
+       "all_gather, reduce_scatter, all_to_all",
+       Takes::word},
+      {"--gemm", "MxNxK,...", "further products; BxMxNxK: a batch of them", Takes::word},
+      {"--attention", "QxKxD,...", "further attention: queries, keys, head size; BxQxKxD: of so many heads",
+       Takes::word},
+      {"--model", "NAME|FILE", "the products and the attention of a model, forward and backward", Takes::file},
+      {"--tokens", "N", "... of so many tokens (default: 2048)", Takes::word},
+      {"--seq-length", "N", "... in sequences of so many (default: 1024)", Takes::word},
+      {"--tp", "N", "... on one of so many tensor-parallel ranks (default: 1)", Takes::word},
+      {"--ranks", "N",
+       "in N processes at once, which share cores and memory as ranks of a job do; collectives among them "
+       "(default: 1)",
+       Takes::word},
+      {"--blas", "FILE|own",
+       "a library with BLAS's sgemm_ for products, or our own kernels (default: MKL, OpenBLAS or BLIS where one is "
+       "found)",
+       Takes::file},
+      {"--pin", "on|off", "each thread stays on a core of its own (default: on, where there are enough)", Takes::word},
+      {"--budget", "S", "seconds for all of it; what would take too long for that is left out (default: 40)",
+       Takes::word},
+      {"-o", "TABLE",
+       "write the table: TABLE.csv or TABLE.json, which `predict --cost-table` and `estimate --calibrate` take",
+       Takes::file},
+      {"--platform-file", "FILE.toml", "write what was measured as a platform, which `estimate --platform` takes",
+       Takes::file}};
+}
+
+std::vector<Example> bench_ops_examples() {
+  return {{"Operators of this machine, as a table and as a platform:",
+           "orrery bench ops --sizes small --budget 1 -o operators.csv --platform-file this-machine.toml"},
+          {"Two processes and what they exchange:", "orrery bench ops --sizes small --budget 1 --ranks 2 --threads 1"}};
+}
+
+Result<int> run_bench_ops(const Args& args) {
+  const auto options = understand(*find_command("bench"), args);
+  if (!options) return tl::unexpected(options.error());
+  const auto asked = understood(args, *options);
+  if (!asked) return tl::unexpected(asked.error());
+  const Machine machine = this_machine();
+  Answer answer;
+  const Status done = run_on_shared_memory(static_cast<int>(asked->ranks), [&](RankGroup& group) {
+    return measure_as_rank(*asked, args, group, *options, answer);
+  });
+  if (!done) return tl::unexpected(done.error());
+  OperatorTable table;
+  table.machine = machine.cpu;
+  table.rows = std::move(answer.measured.rows);
+  Document d;
+  d.command = "bench ops";
+  d.notes = std::move(answer.measured.notes);
+  if (!answer.pinned)
+    d.notes.add("threads-not-pinned", Severity::info, 1, fmt::format("{} threads a rank", asked->cpu.threads),
+                asked->pin ? "fewer cores than threads: they share them" : "as --pin says");
+  d.sections = {machine_section(table, machine, *asked, answer), operators_section(table)};
+  if (!asked->table_path.empty()) {
+    const Status ok =
+        write_file(asked->table_path, asked->table_path.ends_with(".csv") ? write_operator_table(table) : to_json(d));
+    if (!ok) return tl::unexpected(ok.error());
+  }
+  if (!asked->platform_path.empty()) {
+    const auto facts = platform_facts(table, machine, "this machine");
+    if (!facts) return tl::unexpected(facts.error());
+    if (const Status ok = write_file(asked->platform_path, *facts); !ok) return tl::unexpected(ok.error());
+  }
+  return emit(d, *options);
+}
+
+}  // namespace orrery

@@ -1,0 +1,89 @@
+#include "operators/machine.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+namespace orrery {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+// A TOML basic string.
+std::string quoted(const std::string& s) {
+  std::string out = "\"";
+  for (const char c : s)
+    if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f)
+      out += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+  return out + "\"";
+}
+
+double memory_of_this_process() {
+  double bytes = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  std::ifstream limit("/sys/fs/cgroup/memory.max");  // of a container; "max" is no number
+  double most = 0;
+  if (limit >> most && most > 0) bytes = std::min(bytes, most);
+  return bytes / kGiB;
+}
+
+}  // namespace
+
+Machine this_machine() {
+  Machine m;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) m.cores = std::max(1, CPU_COUNT(&set));
+  m.memory_gib = memory_of_this_process();
+  std::ifstream cache("/sys/devices/system/cpu/cpu0/cache/index3/size");  // "32768K"
+  double kib = 0;
+  if (cache >> kib && kib > 0) m.cache_mib = kib / 1024;
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const std::size_t colon = line.find(':');
+    if (!line.starts_with("model name") || colon == std::string::npos) continue;
+    m.cpu = line.substr(std::min(colon + 2, line.size()));
+    break;
+  }
+  return m;
+}
+
+Result<std::string> platform_facts(const OperatorTable& table, const Machine& machine, const std::string& name) {
+  const double stream = table.best_bytes_per_ns(OperatorKind::stream);
+  const auto peak = [&](Precision p) {
+    return std::max(table.best_flop_per_ns(OperatorKind::peak, p), table.best_flop_per_ns(OperatorKind::gemm, p));
+  };
+  const double fp32 = peak(Precision::fp32), bf16 = peak(Precision::bf16), fp16 = peak(Precision::fp16),
+               tf32 = peak(Precision::tf32);
+  if (fp32 <= 0 && bf16 <= 0 && fp16 <= 0)
+    return fail("no matrix product was measured", "--platform-file", "measure gemm, too");
+  if (stream <= 0) return fail("memory bandwidth was not measured", "--platform-file", "measure all operators");
+  std::int64_t threads = 1, ranks = 1;
+  for (const OperatorRow& r : table.rows) threads = std::max(threads, r.threads), ranks = std::max(ranks, r.ranks);
+  const bool cpu = table.device == "cpu";
+  const double n = static_cast<double>(ranks);
+  std::string out = fmt::format(
+      "# Written by `orrery bench ops`: {} process{} of {} thread{} on {}.\n"
+      "[platform]\nname = {}\nsource = \"orrery bench ops\"\nsure = \"measured\"\n\ngpus_per_node = "
+      "{}\nnvlink_gb_per_s = "
+      "0\n\n[gpu]\nname = {}\n",
+      ranks, ranks == 1 ? "" : "es", threads, threads == 1 ? "" : "s", table.machine, quoted(name), ranks,
+      quoted(table.machine.empty() ? name : table.machine));
+  if (cpu) out += "arch = \"CPU\"\n";
+  out += fmt::format("sms = {}\n", threads);
+  const auto rate = [&](const char* key, double flop_per_ns) {
+    if (flop_per_ns > 0) out += fmt::format("{} = {:.6g}\n", key, flop_per_ns / 1e3);
+  };
+  rate("fp32_tflops", fp32), rate("tf32_tflops", tf32), rate("bf16_tflops", bf16), rate("fp16_tflops", fp16);
+  out += fmt::format("memory_gib = {:.6g}\nmemory_gb_per_s = {:.6g}\n", std::max(0.5, machine.memory_gib / n), stream);
+  if (machine.cache_mib > 0) out += fmt::format("l2_mib = {:.6g}\n", machine.cache_mib / n);
+  // What processes exchange passes through memory twice; tables of collectives say better.
+  if (cpu) out += fmt::format("pcie_gb_per_s = {:.6g}\npcie_p2p = true\n", std::max(0.5, stream / 2));
+  out += fmt::format("\n[host]\ncores = {}\nmemory_gb_per_s = {:.6g}\nmemory_gib = {:.6g}\n", machine.cores, stream * n,
+                     std::max(1.0, machine.memory_gib));
+  return out;
+}
+
+}  // namespace orrery

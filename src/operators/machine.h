@@ -1,0 +1,23 @@
+// What is known of the machine at hand, and the platform that measured operators make of it.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "costs/operator_table.h"
+
+namespace orrery {
+
+struct Machine {
+  std::string cpu;  // as the system names it; "" = it does not
+  std::int64_t cores = 1;
+  double memory_gib = 0;
+  double cache_mib = 0;  // the last level; 0 = not known
+};
+Machine this_machine();  // cores and memory that this process may use
+
+// A file of facts (docs/formats/facts.md): the device of the table as the GPU of a platform, one process of
+// `table`'s threads; as many of them as the table has ranks. Rates are those of the table's floors and products, memory
+// this machine's. Errors: a table without a matrix product or without a floor of memory.
+Result<std::string> platform_facts(const OperatorTable& table, const Machine& machine, const std::string& name);
+
+}  // namespace orrery
