@@ -37,13 +37,19 @@ TEST(CliDiagnose, ABrokenAgentIsANote) {
   EXPECT_NE(refused.dump().find("agent-failed"), std::string::npos);
 }
 
+// Waits, in a shell, until the process $p has the file open, and then for it to have read what is there.
+std::string until_open(const std::string& file) {
+  return "for i in $(seq 600); do ls -l /proc/$p/fd 2>/dev/null | grep -qF '" + file +
+         "' && break; sleep 0.1; done; sleep 1; ";
+}
+
 TEST(CliDiagnose, FollowEndsAtASignalWithTheVerdictSoFar) {
   for (const char* signal : {"INT", "TERM"}) {
     const TempDir dir;
     const std::string log = dir / "a.log";
     write_text(log, "step 1 loss 2.1\n");
-    const Outcome o = shell("\"$orrery\" diagnose --follow --json '" + log + "' > '" + (dir / "o") +
-                            "' & p=$!; sleep 1; kill -" + signal + " $p; wait $p; echo $?; cat '" + (dir / "o") + "'");
+    const Outcome o = shell("\"$orrery\" diagnose --follow --json '" + log + "' > '" + (dir / "o") + "' & p=$!; " +
+                            until_open(log) + "kill -" + signal + " $p; wait $p; echo $?; cat '" + (dir / "o") + "'");
     EXPECT_EQ(o.out.substr(0, 2), "0\n") << signal << o.out;
     EXPECT_NE(o.out.find("\"healthy\""), std::string::npos) << signal;
   }
@@ -55,10 +61,10 @@ TEST(CliDiagnose, FollowEndsWithSuccessAndReadsATruncatedLogAgain) {
   write_text(log, "step 1 loss 2.1\nTraining complete.\n");
   EXPECT_EQ(json("--follow --settle 0.1 '" + log + "'")["logs"][0]["verdict"], "healthy");
   write_text(log, "step 1 loss 2.1\nstep 2 loss 2.1\nstep 3 loss 2.1\n");
-  const Outcome o = shell("( sleep 1; echo \"KeyError: 'x'\" > '" + log +
-                          "' ) & \"$orrery\" diagnose --follow --settle 0.3 "
-                          "--json '" +
-                          log + "'");
+  const std::string answer = dir / "o";
+  const Outcome o =
+      shell("\"$orrery\" diagnose --follow --settle 0.3 --json '" + log + "' > '" + answer + "' & p=$!; " +
+            until_open(log) + "echo \"KeyError: 'x'\" > '" + log + "'; wait $p; cat '" + answer + "'");
   const Json d = Json::parse(o.out, nullptr, false);
   EXPECT_EQ(d["logs"][0]["reason"], "Key Error");
   EXPECT_EQ(d["logs"][0]["evidence"][0]["line"], 1);

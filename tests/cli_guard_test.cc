@@ -55,7 +55,7 @@ TEST(CliGuard, RefusedInOneLine) {
   refused("simulate --copy 61",
           "--copy: copying takes 61 s, longer than the whole save of 60 s (at most what --save says)");
   refused("simulate --automatic 101", "--automatic: not a number from 0 to 100: 101");
-  refused("simulate --spares 1000 --gpus 8", "--spares: 1000 nodes stand by for 8 GPUs (fewer)");
+  refused("simulate --spares 1000 --gpus 8", "--spares: 1000 nodes stand by for 8 GPUs (100 at most)");
   refused("simulate --mtbf 0.001 --days 3650 --trials 100",
           "--trials: 8.8e+09 failures to go through, 2e+08 at most (fewer trials or days)");
 }

@@ -81,9 +81,27 @@ TEST(CheckpointInterval, TheBestIsThatOfTheClosedFormAndNearDalys) {
     }
 }
 
-TEST(CheckpointInterval, TheTimeToStorageBoundsTheBestFromBelow) {
+TEST(CheckpointInterval, TheTimeToStorageIsTheBestWhereTrainingWouldWait) {
   EXPECT_NEAR(best_interval_s({.block = 6, .persist = 54}, 36'000) / best_interval_s({.block = 6}, 36'000), 1, 0.02);
-  EXPECT_DOUBLE_EQ(best_interval_s({.block = 1, .persist = 5000}, 3600), 5000);
+  EXPECT_DOUBLE_EQ(best_interval_s({.block = 1, .persist = 5000}, 36'000), 5000);
+}
+
+// Runs that live hardly longer than storage takes keep a part of little, or nothing.
+TEST(CheckpointInterval, IsBelowTheTimeToStorageWhereFailuresAreAsFrequent) {
+  for (const auto& [persist, mtbf] : {std::pair{590.0, 360.0}, {590.0, 3.6}, {5000.0, 3600.0}}) {
+    SCOPED_TRACE(testing::Message() << persist << " " << mtbf);
+    SaveRhythm rhythm{.block = 10, .persist = persist};
+    const auto kept = [&](double interval) {
+      rhythm.interval = interval;
+      double sum = 0;  // midpoints of equal shares of the exponential law
+      for (int i = 0; i < 20'000; ++i) sum += progress_at(rhythm, -mtbf * std::log((i + 0.5) / 20'000)).kept;
+      return sum;
+    };
+    const double best = best_interval_s({.block = 10, .persist = persist}, mtbf);
+    EXPECT_LT(best, persist);
+    for (double interval = 0.01; interval < 3 * persist; interval *= 1.1)
+      EXPECT_LE(kept(interval), 1.01 * kept(best)) << interval << " against " << best;
+  }
 }
 
 TEST(StudyFailures, RestartsKeepMeanAndMedian) {

@@ -58,8 +58,11 @@ Result<MonthsQuestion> read_question(const Args& args) {
   if (q.copy_s > q.save_s)
     return fail(fmt::format("copying takes {:g} s, longer than the whole save of {:g} s", q.copy_s, q.save_s), "--copy",
                 "at most what --save says");
-  if (q.spares * q.gpus_per_node > 100 * q.gpus)
-    return fail(fmt::format("{} nodes stand by for {} GPUs", q.spares, q.gpus), "--spares", "fewer");
+  // Of no more use, and each costs memory; a small job on large nodes may have its few all the same.
+  const std::int64_t most_spares = std::max<std::int64_t>(16, 100 * q.gpus / q.gpus_per_node);
+  if (q.spares > most_spares)
+    return fail(fmt::format("{} nodes stand by for {} GPUs", q.spares, q.gpus), "--spares",
+                fmt::format("{} at most", most_spares));
   q.mtbf_s = 3600 * mtbf_h;
   q.repair_s = 3600 * repair_h;
   q.automatic = automatic_pct / 100;

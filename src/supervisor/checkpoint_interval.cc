@@ -50,20 +50,23 @@ double best_interval_s(SaveRhythm rhythm, double mtbf_s) {
     rhythm.interval = std::exp(log_interval);
     return mean_kept(rhythm, mtbf_s);
   };
-  // Steps of 15 % around Young's interval, never below what storage takes; then the parabola through the best and its
-  // neighbours, wide enough that the steps of single failures do not show.
-  const double least = std::max({rhythm.persist, 1e-3 * rhythm.block, 1e-3});
-  const double centre = std::log(std::max(least, young_interval_s(rhythm.block, mtbf_s)));
+  // Steps of 15 % around Young's interval, and what storage takes: a kink, often the best, since shorter intervals make
+  // training wait (they pay where runs hardly live longer). Then the parabola through the best and its neighbours, wide
+  // enough that the steps of single failures do not show.
+  const double least = std::log(std::max(1e-3 * rhythm.block, 1e-3));
+  const double centre = std::max(least, std::log(std::max(1e-3, young_interval_s(rhythm.block, mtbf_s))));
   constexpr double kStep = 0.15;
   double best = centre, most = kept(centre);
-  for (int i = -40; i <= 20; ++i) {
-    const double at = std::max(std::log(least), centre + i * kStep);
+  const auto consider = [&](double at) {
     if (const double k = kept(at); k > most) {
       most = k;
       best = at;
     }
-  }
-  if (best - kStep <= std::log(least)) return std::exp(best);
+  };
+  for (int i = -40; i <= 20; ++i) consider(std::max(least, centre + i * kStep));
+  const double kink = std::log(std::max(rhythm.persist, 1e-3));
+  for (int i = -3; i <= 3; ++i) consider(std::max(least, kink + i * kStep));
+  if (best <= least || std::abs(best - kink) < kStep) return std::exp(best);
   const double below = kept(best - kStep), above = kept(best + kStep), bend = below - 2 * most + above;
   return std::exp(bend < 0 ? best + 0.5 * kStep * (below - above) / bend : best);
 }
