@@ -298,6 +298,7 @@ std::vector<Command> make_commands() {
       diagnose_command(),
       guard_command(),
       checknodes_command(),
+      evals_command(),
       loadgen_command(),
       {.name = "help",
        .summary = "what the commands do, or the manual page of one",
