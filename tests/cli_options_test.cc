@@ -78,7 +78,7 @@ TEST(CliHelp, PagesAndVersion) {
 // The examples of every page, run as written (a pipe to another program is left out).
 TEST(CliHelp, ExamplesWork) {
   const TempDir dir;
-  for (const char* command : {"replay", "diff", "diagnose", "guard", "checknodes", "help", "completion"}) {
+  for (const char* command : {"replay", "diff", "diagnose", "guard", "checknodes", "evals", "help", "completion"}) {
     const std::string page = orrery("help " + std::string(command)).out;
     std::istringstream lines(page.substr(page.find("\nEXAMPLES\n") + 10));
     int examples = 0;

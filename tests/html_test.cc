@@ -100,5 +100,18 @@ TEST(Html, LinesLieWhereTheAxesSay) {
   EXPECT_NE(svg.find("points=\"54.0,258.0 301.0,133.0 548.0,8.0\""), std::string::npos) << svg;
 }
 
+TEST(Html, SpansStandInTheirRowsFromBeginToEnd) {
+  Chart c{.kind = Chart::Kind::spans, .title = "Schedule"};
+  c.x_title = "s";
+  c.labels = {"load", "work"};
+  c.rows = {"gpu 0", "gpu 1"};
+  c.spans = {{0, 0, 50, 0, "a"}, {1, 50, 100, 1, "b<"}, {7, 0, 1, 0, "of no row"}};
+  const std::string svg = to_svg(c);
+  expect_well_formed(svg);
+  EXPECT_EQ(count(svg, "<rect"), 2 + c.labels.size());
+  EXPECT_NE(svg.find("b&lt;: 50 to 100"), std::string::npos) << svg;
+  EXPECT_EQ(svg.find("of no row"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace orrery

@@ -68,6 +68,7 @@ Command diagnose_command();    // diagnose_command.cc
 Command guard_command();       // guard_command.cc
 Command checknodes_command();  // checknodes_command.cc
 Command bench_command();       // bench_command.cc
+Command evals_command();       // evals_command.cc
 
 Result<int> run_help(const Args& args);
 Result<int> run_completion(const Args& args);

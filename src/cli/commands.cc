@@ -298,6 +298,7 @@ std::vector<Command> make_commands() {
       diagnose_command(),
       guard_command(),
       checknodes_command(),
+      evals_command(),
       loadgen_command(),
       bench_command(),
       {.name = "help",

@@ -248,6 +248,32 @@ std::string heat(const Chart& c) {
   return wrap(out, bottom + kBottom);
 }
 
+std::string spans(const Chart& c) {
+  double most = 0;
+  std::size_t longest = 4;
+  for (const ChartSpan& s : c.spans)
+    if (std::isfinite(s.to)) most = std::max(most, s.to);
+  for (const std::string& r : c.rows) longest = std::max(longest, std::min<std::size_t>(r.size(), 20));
+  const double left = 12 + 6.3 * static_cast<double>(longest), each = c.rows.size() > 40 ? 10 : 15;
+  const double bottom = kTop + each * static_cast<double>(c.rows.size());
+  const Axis x = make_axis(0, most, false, left, kWidth - 12);
+  std::string out;
+  add_x_axis(out, x, bottom, c.x_title);
+  for (std::size_t r = 0; r < c.rows.size(); ++r)
+    out += text_at(left - 6, kTop + each * static_cast<double>(r) + each - 4, "end", short_name(c.rows[r], 20),
+                   " class=\"soft\"");
+  for (const ChartSpan& s : c.spans) {
+    if (!std::isfinite(s.from) || !std::isfinite(s.to) || s.row >= c.rows.size()) continue;
+    out += fmt::format(
+        "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"><title>{}</title></rect>\n",
+        x.at(s.from), kTop + each * static_cast<double>(s.row) + 1, std::max(0.5, x.at(s.to) - x.at(s.from) - 0.5),
+        each - 2, colour(s.colour), html_text(fmt::format("{}: {:.4g} to {:.4g}", s.name, s.from, s.to)));
+  }
+  double height = 0;
+  if (c.labels.size() > 1) out += legend(c.labels, left, bottom + kBottom, height);
+  return wrap(out, bottom + kBottom + height);
+}
+
 }  // namespace
 
 std::string html_text(std::string_view s) {
@@ -283,6 +309,8 @@ std::string to_svg(const Chart& chart) {
       return boxes(chart);
     case Chart::Kind::heat:
       return heat(chart);
+    case Chart::Kind::spans:
+      return spans(chart);
   }
   return {};
 }

@@ -96,7 +96,7 @@ void add_along_path(Json& out, const Section& s) {
       Json list = Json::array();
       for (std::size_t c = used; c < columns.size() && c < row.size(); ++c)
         if (!columns[c].text_only) list.push_back(std::visit(CellToJson{}, row[c]));
-      place->push_back(std::move(list));
+      place->push_back(list.size() == 1 ? list.front() : std::move(list));
       continue;
     }
     Json object = on_element || s.single ? Json() : Json::object();

@@ -14,7 +14,8 @@ namespace orrery {
 // A section's key may be a path: in "clusters[].by_type{}.counts" the first column of a row names the element of the
 // array "clusters" (its member "name"; made where it is not there yet), the second the member of the object "by_type",
 // and the other columns are what stands in "counts" there. A path that ends in [] or {} puts them on the element
-// itself. With `values` the rows are lists: [[1, 6740], [2, 8538]].
+// itself. With `values` the rows are lists: [[1, 6740], [2, 8538]]; of one
+// column, its values.
 std::string to_json(const Document& document);
 
 std::string_view name_of(Severity severity);  // "info", "warning", "data-loss"

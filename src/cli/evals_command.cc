@@ -1,0 +1,100 @@
+// orrery evals: evaluation of checkpoints on many datasets, as a plan, as a simulation and for real.
+#include "base/output.h"
+#include "cli/common_options.h"
+#include "cli/options.h"
+#include "cli/read_options.h"
+#include "reports/evals.h"
+#include "trials/config.h"
+#include "trials/draw.h"
+#include "writers/html.h"
+
+namespace orrery {
+namespace {
+
+Status overrides(const Args& args, EvalConfig& config) {
+  SimulateTerms& s = config.simulate;
+  double error_pct = 100 * s.prior_error;
+  if (auto ok = all_of({whole(args, "--nodes", config.cluster.nodes, 10'000), whole(args, "--seeds", s.seeds, 100'000),
+                        real(args, "--prior-error", error_pct, 0, 300)});
+      !ok)
+    return ok;
+  if (args.has("--nodes")) s.nodes = {config.cluster.nodes};
+  if (s.nodes.empty()) s.nodes = {config.cluster.nodes};
+  s.prior_error = error_pct / 100;
+  return {};
+}
+
+Result<int> answer(Document document, const std::vector<Chart>& charts, const EvalConfig& config, const Args& args,
+                   const RunOptions& options) {
+  document.inputs = {args.positional[1]};
+  if (const std::string path = args.value("--html"); !path.empty()) {
+    const PageText text{"Evaluation: " + config.name, args.positional[0] + " of " + args.positional[1]};
+    if (auto ok = write_html(path, document, charts, text); !ok) return tl::unexpected(ok.error());
+  }
+  return emit(document, options);
+}
+
+Result<int> run_evals(const Args& args) {
+  const auto options = understand(*find_command("evals"), args);
+  if (!options) return tl::unexpected(options.error());
+  const std::string& what = args.positional[0];
+  if (what != "plan" && what != "run" && what != "simulate")
+    return fail("not known: " + what, "evals", "plan, run or simulate");
+  auto config = read_eval_config(args.positional[1]);
+  if (!config) return tl::unexpected(config.error());
+  if (auto ok = overrides(args, *config); !ok) return tl::unexpected(ok.error());
+  if (const std::string path = args.value("--html"); !path.empty())
+    if (auto ok = check_writable(path); !ok) return tl::unexpected(ok.error());
+  if (what == "plan") {
+    const PlannedEvals plan = plan_evals(*config, draw_units(*config, 1));
+    return answer(evals_plan_document(*config, plan), evals_charts(*config, plan), *config, args, *options);
+  }
+  std::vector<SimulatedRuns> clusters;
+  for (const std::int64_t nodes : config->simulate.nodes)
+    clusters.push_back(simulate_runs(*config, nodes, options->threads));
+  return answer(evals_simulate_document(*config, clusters), evals_charts(*config, clusters), *config, args, *options);
+}
+
+}  // namespace
+
+Command evals_command() {
+  return {
+      .name = "evals",
+      .summary = "evaluate checkpoints on many datasets without waiting: plan, run or simulate the trials",
+      .operands = "plan|run|simulate CONFIG.toml",
+      .least = 2,
+      .most = 2,
+      .description =
+          "Three ideas of a published study (Hu et al., NSDI 2024) make evaluation short: a node loads a checkpoint "
+          "once, "
+          "into shared memory, and its trials read it there; a trial dumps its outputs and frees its GPU, and the "
+          "metric "
+          "is computed by a job on CPUs; from times that are known from before, small datasets share a trial, large "
+          "ones "
+          "are split, and those with long metrics come first.\n\n"
+          "plan prints the schedule and its makespan beside one trial a dataset (each loads the model from storage and "
+          "holds its GPU through the metric), OpenCompass' size partitioner, and a lower bound: an uncontended load, "
+          "then the longest piece that cannot be split or all inference over the GPUs.\n\n"
+          "simulate runs the schedule on a model of the cluster, in which loads of a node share its link to storage, "
+          "many times: with times drawn from the laws of [[drawn]] tables, or around those of the datasets.\n\n"
+          "docs/formats/evals.md describes CONFIG.toml, docs/model.md the model.",
+      .options = {{"--nodes", "N", "so many nodes instead of the file's", Takes::word},
+                  {"--seeds", "N", "simulate: so many draws (default: the file's, else 20)", Takes::word},
+                  {"--prior-error", "PCT",
+                   "how far times turn out from what is believed, sigma in % (default: the file's, else 5)",
+                   Takes::word},
+                  {"--html", "FILE", "write one self-contained page: the schedule as a chart, and the tables",
+                   Takes::file},
+                  kCsv,
+                  kJson,
+                  kQuiet,
+                  kThreads,
+                  kHelp},
+      .when_incomplete = "never",
+      .examples = {{"Nine datasets on four GPUs:", "orrery evals plan samples/evals.toml"},
+                   {"The case of the study, 63 datasets on one and on four nodes:",
+                    "orrery evals simulate samples/evals-study.toml"}},
+      .run = run_evals};
+}
+
+}  // namespace orrery

@@ -1,0 +1,63 @@
+// Which trial does what: the datasets that are left to do on checkpoints -> trials, balanced over GPUs.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace orrery {
+
+// One dataset on one checkpoint, or what is left of it. Times are those that are believed.
+struct EvalUnit {
+  std::int32_t checkpoint = 0, dataset = 0;  // indices of the caller
+  std::int64_t first = 0, items = 1;         // [first, first + items)
+  double item_s = 0, prepare_s = 0;          // of inference on one GPU; prepare_s of all items, which pieces share
+  double metric_s = 0;                       // of all items, on a CPU
+  std::int32_t judge = -1;                   // metric jobs of the same judge have a limit together; -1 = none
+  bool split = true, metric_by_item = false;
+
+  double gpu_s() const { return prepare_s + item_s * static_cast<double>(items); }
+};
+
+// Items of one unit within one trial.
+struct TrialPiece {
+  std::size_t unit = 0;
+  std::int64_t first = 0, items = 0;
+};
+
+// One process on one GPU: a load of one checkpoint, then its pieces in their order.
+struct EvalTrial {
+  std::int32_t checkpoint = 0;
+  std::vector<TrialPiece> pieces;
+};
+
+struct TrialShape {
+  std::int64_t gpus = 1;
+  double start_s = 0;   // of a trial, beside the load
+  double least_s = 30;  // a piece of a unit is no shorter
+  double error = 0;     // sigma of ln(true / believed) of a unit's time: how much is left to decide later
+  bool several = true;  // a trial can do several pieces
+};
+
+double gpu_seconds(const EvalUnit& unit, const TrialPiece& piece);
+double metric_seconds(const EvalUnit& unit, const TrialPiece& piece);  // its share
+
+// Trials in the order in which free GPUs are to take them. First one a GPU, of even length, in which units with long
+// metrics come first and large units are split; then, where times are uncertain, short ones for whoever is free first.
+// Every item of every unit is in exactly one piece. Units of an earlier checkpoint come first.
+std::vector<EvalTrial> plan_trials(const std::vector<EvalUnit>& units, const TrialShape& shape);
+
+// The yardstick: one trial a unit, in their order.
+std::vector<EvalTrial> one_trial_a_unit(const std::vector<EvalUnit>& units);
+
+// OpenCompass' size partitioner: units of descending size (items * gen_coefficient), those above max_task_size in even
+// parts, then packed in that order up to max_task_size.
+std::vector<EvalTrial> size_partition(const std::vector<EvalUnit>& units, std::int64_t max_task_size = 40'000,
+                                      std::int64_t gen_coefficient = 20);
+
+// No schedule is shorter: load_s + max(the longest piece that cannot be split, with the metric that follows it; all
+// inference over the GPUs). load_s: one uncontended load of a checkpoint by a node.
+double makespan_bound(const std::vector<EvalUnit>& units, std::int64_t gpus, double load_s);
+
+}  // namespace orrery
