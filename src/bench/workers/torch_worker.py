@@ -165,11 +165,11 @@ class Training:
         self.plain = self.model
         self.parameters = sum(p.numel() for p in self.model.parameters())
         self.model.train()
-        fsdp = spec["framework"] == "fsdp"
+        fsdp = spec["framework"] == "fsdp" and place.world > 1
         dtype = DTYPES[spec["precision"]]
         self.autocast = (contextlib.nullcontext if fsdp or dtype == torch.float32 else
                          lambda: torch.autocast(place.device.type, dtype))
-        if fsdp and place.world > 1:
+        if fsdp:
             self.model = self.plain = shard(self.model, spec, place)
         elif place.world > 1:
             ids = [place.device.index] if place.cuda else None
