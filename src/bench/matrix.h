@@ -31,6 +31,8 @@ struct BenchCommand {
   std::string name;
   std::vector<std::string> argv;
   std::vector<std::pair<std::string, std::string>> environment;
+  // What stands for {technique_words}, letter by letter.
+  std::vector<std::pair<std::string, std::vector<std::string>>> technique_words;
   enum class Reports : std::uint8_t {
     lines,   // JSON lines of docs/formats/bench.md
     log,     // step times in the log, as `orrery diagnose` reads them

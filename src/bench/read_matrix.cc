@@ -124,6 +124,7 @@ struct Reader {
 
   Status bench(const toml::table& t, BenchConfig& c) const;
   Status matrix(const toml::table& t, const BenchConfig& c, MatrixAxes& out) const;
+  Status technique_words(const toml::node& n, BenchCommand& out) const;
   Status command(std::string name, const toml::table& t, BenchCommand& out) const;
   Result<ModelFacts> model(const toml::node& n) const;
   Result<ModelFacts> shape(const std::string& name, const toml::table& t) const;
@@ -321,6 +322,18 @@ Status Reader::matrix(const toml::table& t, const BenchConfig& c, MatrixAxes& ou
   return {};
 }
 
+Status Reader::technique_words(const toml::node& n, BenchCommand& out) const {
+  const toml::table* t = n.as_table();
+  if (!t) return fail_at(n, "not a table of words by letter", "techniques = { R = [\"--recompute\"] }");
+  for (const auto& [key, node] : *t) {
+    const auto letter = read_techniques(key.str());
+    if (!letter || letter->letters.size() != 1) return fail_at(node, "no technique " + std::string(key.str()));
+    out.technique_words.emplace_back(letter->letters.front(), std::vector<std::string>());
+    if (const Status ok = words(node, out.technique_words.back().second); !ok) return ok;
+  }
+  return {};
+}
+
 Status Reader::command(std::string name, const toml::table& t, BenchCommand& out) const {
   out.name = std::move(name);
   const std::size_t i = place(kFrameworks, out.name);
@@ -329,6 +342,7 @@ Status Reader::command(std::string name, const toml::table& t, BenchCommand& out
   const Status ok = keys(t, "[commands." + out.name + "]",
                          {{"argv", [&](const toml::node& n) { return words(n, out.argv); }},
                           {"environment", [&](const toml::node& n) { return variables(n, out.environment); }},
+                          {"techniques", [&](const toml::node& n) { return technique_words(n, out); }},
                           {"reports",
                            [&](const toml::node& n) -> Status {
                              if (const Status good = word(n, reports); !good) return good;
