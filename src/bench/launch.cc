@@ -116,6 +116,50 @@ std::string hash_of(const std::string& spec) {
   return fmt::format("{:016x}", h);
 }
 
+Result<BenchRun> run_of_spec(const std::string& spec) {
+  const auto bad = [&] { return fail("not a run that `orrery bench` wrote: " + spec.substr(0, 100)); };
+  const Json j = Json::parse(spec, nullptr, false);
+  if (!j.is_object() || !j.contains("model") || !j["model"].is_object()) return bad();
+  try {
+    BenchRun r;
+    const std::string task = j.at("task"), framework = j.at("framework");
+    for (int i = 0; i < 4; ++i)
+      if (name_of(static_cast<BenchTask>(i)) == task) r.task = static_cast<BenchTask>(i);
+    for (int i = 0; i < 7; ++i)
+      if (name_of(static_cast<BenchFramework>(i)) == framework) r.framework = static_cast<BenchFramework>(i);
+    const Json& m = j.at("model");
+    r.model.name = m.at("name");
+    for (const auto& [key, to] :
+         std::initializer_list<std::pair<const char*, std::int64_t*>>{{"layers", &r.model.layers},
+                                                                      {"hidden", &r.model.hidden},
+                                                                      {"ffn", &r.model.ffn},
+                                                                      {"heads", &r.model.heads},
+                                                                      {"kv_heads", &r.model.kv_heads},
+                                                                      {"head_dim", &r.model.head_dim},
+                                                                      {"vocab", &r.model.vocab},
+                                                                      {"experts", &r.model.experts}})
+      *to = m.at(key);
+    for (const auto& [key, to] :
+         std::initializer_list<std::pair<const char*, bool*>>{{"tied_embeddings", &r.model.tied_embeddings},
+                                                              {"gated_mlp", &r.model.gated_mlp},
+                                                              {"rms_norm", &r.model.rms_norm},
+                                                              {"learned_positions", &r.model.learned_positions},
+                                                              {"linear_bias", &r.model.linear_bias},
+                                                              {"qkv_bias", &r.model.qkv_bias}})
+      *to = m.at(key);
+    for (const Json& letter : j.at("techniques")) r.techniques.letters.push_back(letter);
+    r.precision = j.at("precision");
+    r.batch = j.at("batch");
+    r.seq_length = j.at("seq_length");
+    r.output_tokens = j.at("output_tokens");
+    r.gpus = j.at("gpus");
+    if (j.contains("command")) r.command = j.at("command").at("name");
+    return r;
+  } catch (const Json::exception&) {
+    return bad();
+  }
+}
+
 Result<std::vector<std::string>> fill_in(const std::vector<std::string>& words,
                                          const std::vector<std::pair<std::string, std::string>>& values) {
   std::vector<std::string> out;
@@ -130,8 +174,7 @@ Result<std::vector<std::string>> fill_in(const std::vector<std::string>& words,
         const std::size_t end = w.find('}', i);
         if (w[i] == '}' || end == std::string::npos) return fail("a brace that stands alone: " + w, "argv", "{{ or }}");
         const std::string name = w.substr(i + 1, end - i - 1);
-        const auto found =
-            std::find_if(values.begin(), values.end(), [&](const auto& v) { return v.first == name; });
+        const auto found = std::find_if(values.begin(), values.end(), [&](const auto& v) { return v.first == name; });
         if (found == values.end()) {
           std::vector<std::string_view> names;
           for (const auto& [key, value] : values) names.push_back(key);
@@ -148,9 +191,9 @@ Result<std::vector<std::string>> fill_in(const std::vector<std::string>& words,
   return out;
 }
 
-Result<Launch> launch_of(const BenchConfig& c, const BenchRun& r, const MeasuredAs& as, const std::string& directory,
-                         const std::string& workers) {
-  Launch l;
+Result<RunLaunch> launch_of(const BenchConfig& c, const BenchRun& r, const MeasuredAs& as, const std::string& directory,
+                            const std::string& workers) {
+  RunLaunch l;
   Json spec = run_json(c, r);
   spec["batch"] = as.batch;
   spec["warmup_steps"] = as.warmup_steps;

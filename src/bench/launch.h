@@ -12,7 +12,7 @@ struct MeasuredAs {  // how one run is measured
   std::int64_t batch = 1, warmup_steps = 0, steps = 1, trace_steps = 0;
 };
 
-struct Launch {
+struct RunLaunch {
   std::vector<std::string> argv;
   std::vector<std::pair<std::string, std::string>> environment;
   BenchCommand::Reports reports = BenchCommand::Reports::lines;
@@ -24,11 +24,13 @@ struct Launch {
 // JSON that tells a run and how it is measured from every other.
 std::string spec_of(const BenchConfig& config, const BenchRun& run);
 std::string hash_of(const std::string& spec);  // 16 hexadecimal digits
+// Errors: not what spec_of writes.
+Result<BenchRun> run_of_spec(const std::string& spec);
 
 // `directory`: of the run, absolute; `workers`: where the scripts are. Errors: a command that does not say how it takes
 // a technique; no trainer.
-Result<Launch> launch_of(const BenchConfig& config, const BenchRun& run, const MeasuredAs& as,
-                         const std::string& directory, const std::string& workers);
+Result<RunLaunch> launch_of(const BenchConfig& config, const BenchRun& run, const MeasuredAs& as,
+                            const std::string& directory, const std::string& workers);
 
 // The words of a command with its placeholders filled in. Errors: an unknown placeholder.
 Result<std::vector<std::string>> fill_in(const std::vector<std::string>& words,

@@ -259,8 +259,8 @@ void Sampler::sample() {
   now_ = std::chrono::steady_clock::now();
 }
 
-Samples Sampler::result() const {
-  Samples s;
+MachineSamples Sampler::result() const {
+  MachineSamples s;
   if (host_peak_ > 0) s.host_peak_bytes = host_peak_;
   if (device_peak_ > 0) s.device_peak_bytes = device_peak_;
   s.device_watts = watts_.value();

@@ -38,11 +38,11 @@ class DeviceLibrary {
 // object or "") and this program's version and commit.
 std::string environment_json(const DeviceLibrary* devices, const std::string& worker);
 
-struct Samples {  // while a run went on
-  std::optional<double> host_peak_bytes{};                 // of all its processes together
-  std::optional<double> device_peak_bytes{};               // the fullest device
-  std::optional<double> device_watts{}, host_watts{};      // means; all devices together
-  std::optional<double> device_mhz{}, host_mhz{};          // means
+struct MachineSamples {                                // while a run went on
+  std::optional<double> host_peak_bytes{};             // of all its processes together
+  std::optional<double> device_peak_bytes{};           // the fullest device
+  std::optional<double> device_watts{}, host_watts{};  // means; all devices together
+  std::optional<double> device_mhz{}, host_mhz{};      // means
 };
 
 // Takes a sample when asked, some hundred microseconds each.
@@ -51,7 +51,7 @@ class Sampler {
   // `child`: whose session is looked at; pid 0 = none (the run is elsewhere). `devices` may be null.
   Sampler(Child child, const DeviceLibrary* devices, std::size_t device_count);
   void sample();
-  Samples result() const;
+  MachineSamples result() const;
 
  private:
   Child child_;
@@ -70,7 +70,7 @@ class Sampler {
   std::chrono::steady_clock::time_point begin_, now_;
 };
 
-std::optional<double> load_average();           // of one minute
+std::optional<double> load_average();            // of one minute
 std::optional<std::int64_t> kernel_oom_kills();  // since boot
 std::string host_name();
 

@@ -64,7 +64,7 @@ struct MatrixAxes {
   std::vector<Techniques> techniques;
   bool mix = false;  // techniques: every mix of those listed
   std::vector<std::int64_t> batches, seq_lengths, gpus;
-  std::vector<std::string> precisions;  // empty: fp32 of the trainer, bf16 of others
+  std::vector<std::string> precisions;                             // empty: fp32 of the trainer, bf16 of others
   std::vector<std::pair<BenchFramework, std::string>> frameworks;  // with a command's name
 };
 
@@ -84,13 +84,13 @@ struct BenchConfig {
   std::vector<std::pair<std::string, std::string>> environment;
   std::int64_t warmup_steps = 5, steps = 10, trace_steps = 2;
   std::int64_t lora_rank = 64, prompt_tokens = 32, output_tokens = 64;
-  std::int64_t threads = 0;            // of a rank on the CPU; 0 = cores / ranks
-  std::int64_t largest_batch = 1024;   // where the search for the largest batch ends
-  std::int64_t reference_every = 8;    // runs between two of the reference; 0 = no noise check
+  std::int64_t threads = 0;           // of a rank on the CPU; 0 = cores / ranks
+  std::int64_t largest_batch = 1024;  // where the search for the largest batch ends
+  std::int64_t reference_every = 8;   // runs between two of the reference; 0 = no noise check
   double time_limit_s = 1800, silence_limit_s = 300;
-  double budget_s = 0;                 // 0 = none
-  double memory_limit_gib = 0;         // of the host, all ranks together; 0 = none
-  std::string device = "auto";         // or cpu, cuda
+  double budget_s = 0;          // 0 = none
+  double memory_limit_gib = 0;  // of the host, all ranks together; 0 = none
+  std::string device = "auto";  // or cpu, cuda
   std::vector<MatrixAxes> matrices;
   std::vector<BenchCommand> commands;
   SlurmWishes slurm;

@@ -25,7 +25,7 @@ constexpr double kGib = 1 << 30;
 constexpr std::size_t kMostOutput = std::size_t{64} << 20;
 constexpr double kGrace = 5;  // s, of a program that is told to end
 constexpr auto kPoll = std::chrono::milliseconds(50);
-constexpr double kSampleEvery = 0.5;  // s
+constexpr double kSampleEvery = 0.5, kSampleEveryAtFirst = 0.1, kFirst = 2;  // s
 
 double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -57,7 +57,7 @@ std::string text_of(const std::string& path) {
 class Local final : public Execution {
  public:
   Local(double memory_limit_gib, std::int64_t ranks) : limit_(memory_limit_gib), ranks_(ranks) {}
-  Status start(const Launch& launch, const std::string& directory) override {
+  Status start(const RunLaunch& launch, const std::string& directory) override {
     ChildTerms terms;
     terms.argv = launch.argv;
     // util-linux's prlimit: what a process may keep of its own. Each rank has its share.
@@ -84,7 +84,7 @@ class Local final : public Execution {
   Child child_;
 };
 
-void set_power(const Samples& s, const WorkerReport& r, RunRow& row) {
+void set_power(const MachineSamples& s, const WorkerReport& r, RunRow& row) {
   row.device_power_w = r.power_w ? r.power_w : s.device_watts;
   row.host_power_w = s.host_watts;
   row.device_mhz = s.device_mhz;
@@ -117,7 +117,7 @@ std::unique_ptr<Execution> local_execution(double memory_limit_gib, std::int64_t
   return std::make_unique<Local>(memory_limit_gib, ranks);
 }
 
-void judge(const WorkerReport& report, const Ending& ending, const LogVerdict& verdict, std::int64_t asked_steps,
+void judge(const WorkerReport& report, const Ending& ending, const FoundCause& verdict, std::int64_t asked_steps,
            double silence_s, double limit_s, RunRow& row) {
   const auto say = [&](RunState state, std::string reason) {
     row.state = state;
@@ -134,7 +134,8 @@ void judge(const WorkerReport& report, const Ending& ending, const LogVerdict& v
     return;
   }
   if (!report.refused.empty()) return say(RunState::refused, report.refused);
-  const bool memory = verdict.reason == "Out of Memory Error" || ending.kernel_killed || ending.scheduler == "out-of-memory";
+  const bool memory =
+      verdict.reason == "Out of Memory Error" || ending.kernel_killed || ending.scheduler == "out-of-memory";
   if (ending.hung)
     return say(RunState::hang, fmt::format("nothing said for {:g} s after {}{}", silence_s, done,
                                            verdict.reason.empty() ? "" : "; its log: " + verdict.reason));
@@ -146,8 +147,8 @@ void judge(const WorkerReport& report, const Ending& ending, const LogVerdict& v
     return;
   }
   if (memory)
-    return say(RunState::out_of_memory, ending.kernel_killed ? "killed by the kernel, which was out of memory"
-                                                             : "Out of Memory Error");
+    return say(RunState::out_of_memory,
+               ending.kernel_killed ? "killed by the kernel, which was out of memory" : "Out of Memory Error");
   const std::string how = ending.exit ? describe(*ending.exit) : std::string("it is gone");
   if (verdict.reason == "Import Error" && verdict.root_cause.find("No module named") != std::string::npos) {
     const std::size_t from = verdict.root_cause.find("No module named");
@@ -163,19 +164,18 @@ void judge(const WorkerReport& report, const Ending& ending, const LogVerdict& v
   say(RunState::crashed, fmt::format("{} after {}", how, done));
 }
 
-Result<Measured> measure(const BenchConfig& config, const BenchRun& run, const MeasuredAs& as, RunRow row,
-                         ResultStore& store, const MeasureTerms& terms) {
-  Measured m;
+Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const MeasuredAs& as, RunRow row,
+                           ResultStore& store, const RunTerms& terms) {
+  RunOutcome m;
   m.row = std::move(row);
   RunRow& r = m.row;
-  const auto begin = Clock::now();
   const double cpu_before = own_cpu_seconds();
   Ending ending;
-  Samples samples;
+  MachineSamples samples;
   const auto launch = launch_of(config, run, as, r.directory, terms.workers);
   Status started = launch ? Status{} : Status(tl::unexpected(launch.error()));
   if (started) started = write_file(r.directory + "/spec.json", launch->spec);
-  if (started && as.trace_steps > 0) {
+  if (started && as.trace_steps > 0 && run.framework != BenchFramework::trainer) {
     std::error_code error;
     fs::create_directories(r.directory + "/traces", error);
     if (error) started = fail("cannot be made: " + error.message(), r.directory + "/traces");
@@ -201,9 +201,8 @@ Result<Measured> measure(const BenchConfig& config, const BenchRun& run, const M
   {
     Sampler sampler(execution->child(), terms.devices, static_cast<std::size_t>(run.gpus));
     auto ran = Clock::now(), spoke = ran;
-    double sampled = -kSampleEvery;
+    double sampled = -kSampleEvery;  // when
     std::uint64_t said = 0;
-    std::optional<double> first_output;
     while (!(ending.exit = execution->poll())) {
       if (terms.stop != nullptr && *terms.stop) {
         execution->stop();
@@ -215,15 +214,14 @@ Result<Measured> measure(const BenchConfig& config, const BenchRun& run, const M
         std::this_thread::sleep_for(kPoll);
         continue;
       }
-      if (since(ran) - sampled >= kSampleEvery) {
+      if (const double now_s = since(ran); now_s - sampled >= (now_s < kFirst ? kSampleEveryAtFirst : kSampleEvery)) {
         sampler.sample();
-        sampled = since(ran);
+        sampled = now_s;
       }
       const std::uint64_t now = size_of(out) + size_of(err);
       if (now != said) {
         said = now;
         spoke = Clock::now();
-        if (!first_output) first_output = since(ran);
       }
       if (since(ran) >= config.time_limit_s) ending.out_of_time = true;
       if (since(spoke) >= config.silence_limit_s) ending.hung = true;
@@ -241,7 +239,8 @@ Result<Measured> measure(const BenchConfig& config, const BenchRun& run, const M
   }
   r.overhead_s = own_cpu_seconds() - cpu_before;
   if (m.gave_up) {
-    if (const Status ok = store.interrupted(r.id, "the runner was told to stop"); !ok) return tl::unexpected(ok.error());
+    if (const Status ok = store.interrupted(r.id, "the runner was told to stop"); !ok)
+      return tl::unexpected(ok.error());
     r.state = RunState::interrupted;
     return m;
   }
@@ -267,7 +266,7 @@ Result<Measured> measure(const BenchConfig& config, const BenchRun& run, const M
     set_times(run, report, r);
   }
   set_power(samples, report, r);
-  LogVerdict verdict;
+  FoundCause verdict;
   const bool well = ending.exit && ending.exit->good() && static_cast<std::int64_t>(report.steps.size()) >= asked;
   if (!well) {
     auto found = terms.readers->diagnose({out, err});
@@ -300,7 +299,6 @@ Result<Measured> measure(const BenchConfig& config, const BenchRun& run, const M
     if (const auto rows = terms.readers->operators(r.directory + "/operators"); rows)
       if (const Status ok = store.add_operators(r.id, *rows); !ok) return tl::unexpected(ok.error());
   r.after_s += since(reading);
-  (void)begin;
   return m;
 }
 

@@ -48,13 +48,12 @@ Pace pace_of(const std::vector<RunRow>& rows, BenchFramework framework) {
 double seconds_of(const BenchConfig& c, const BenchRun& run, const RunEstimate& e, const Pace& pace) {
   const double times = run.batch == 0 ? 1 + kProbes : 1;
   if (!e.unknown.empty()) return times * std::min(pace.unknown_s, c.time_limit_s);
-  const double steps =
-      static_cast<double>(c.warmup_steps + c.steps) + kTracedStep * static_cast<double>(c.trace_steps);
+  const double steps = static_cast<double>(c.warmup_steps + c.steps) + kTracedStep * static_cast<double>(c.trace_steps);
   return times * std::min(c.time_limit_s, pace.startup_s + steps * e.step_ms * pace.scale / 1e3);
 }
 
 RunPlan plan_runs(const BenchConfig& config, RunEstimator& estimator, const std::vector<RunRow>& rows,
-                  const PlanTerms& terms) {
+                  const RunPlanTerms& terms) {
   RunPlan plan;
   ExpandedMatrix expanded = expand(config);
   plan.doubles = expanded.doubles;
@@ -80,10 +79,10 @@ RunPlan plan_runs(const BenchConfig& config, RunEstimator& estimator, const std:
     } else if (!terms.only.empty() && run.id().find(terms.only) == std::string::npos) {
       p.state = PlanState::not_chosen;
       p.reason = "--only " + terms.only;
-    } else if (!p.estimate.fits && !terms.unfit && run.batch != 0) {
+    } else if (!p.estimate.fits && !terms.unfit) {
       p.state = PlanState::does_not_fit;
-      p.reason = fmt::format("{:.1f} GiB are estimated, {:.1f} are there", p.estimate.memory_gib,
-                             p.estimate.capacity_gib);
+      p.reason =
+          fmt::format("{:.1f} GiB are estimated, {:.1f} are there", p.estimate.memory_gib, p.estimate.capacity_gib);
     }
     const bool waits = p.state == PlanState::planned;
     ordered.push_back({levels_of(run), p.seconds, p.attempts > 0 && !waits});

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/matrix.h"
 #include "bench/launch.h"
+#include "bench/matrix.h"
 #include "bench/order.h"
 #include "bench/result_store.h"
 #include "bench/run_estimate.h"
@@ -17,7 +17,7 @@ enum class PlanState : std::uint8_t {
   refused,       // by the rules
   does_not_fit,  // by the estimate
   over_budget,
-  not_chosen     // --only names others
+  not_chosen  // --only names others
 };
 std::string_view name_of(PlanState s);
 
@@ -39,7 +39,7 @@ struct RunPlan {
   double seconds = 0;  // of those planned together
 };
 
-struct PlanTerms {
+struct RunPlanTerms {
   std::string only;     // part of an id; "" = all
   bool unfit = false;   // run what does not fit by the estimate, too
   bool repeat = false;  // run what is measured, too
@@ -47,7 +47,7 @@ struct PlanTerms {
 };
 
 RunPlan plan_runs(const BenchConfig& config, RunEstimator& estimator, const std::vector<RunRow>& rows,
-                  const PlanTerms& terms);
+                  const RunPlanTerms& terms);
 
 // How long a run takes: what runs of its framework took to start, and its steps. `scale`: measured step times over
 // estimated ones, 1 where nothing is measured.

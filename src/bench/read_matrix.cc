@@ -223,88 +223,87 @@ Status Reader::matrix(const toml::table& t, const BenchConfig& c, MatrixAxes& ou
     };
   };
   const toml::node* mixed = t.get("mix");
-  Status ok = keys(
-      t, "[[matrix]]",
-      {{"task",
-        [&](const toml::node& list) {
-          return each(list, [&](const toml::node& n) -> Status {
-            std::string name;
-            if (const Status good = word(n, name); !good) return good;
-            const std::size_t i = place(kTasks, name);
-            if (i == kTasks.size()) return fail_at(n, "no task: " + name, joined(kTasks));
-            out.tasks.push_back(static_cast<BenchTask>(i));
-            return {};
-          });
-        }},
-       {"model",
-        [&](const toml::node& list) {
-          return each(list, [&](const toml::node& n) -> Status {
-            auto m = model(n);
-            if (!m) return tl::unexpected(m.error());
-            out.models.push_back(std::move(*m));
-            return {};
-          });
-        }},
-       {"techniques",
-        [&](const toml::node& list) {
-          return each(list, [&](const toml::node& n) -> Status {
-            std::string text;
-            if (const Status good = word(n, text); !good) return good;
-            auto read = read_techniques(text);
-            if (!read) return fail_at(n, read.error().what, read.error().advice);
-            out.techniques.push_back(std::move(*read));
-            return {};
-          });
-        }},
-       {"mix",
-        [&](const toml::node& n) -> Status {
-          if (!n.is_boolean()) return fail_at(n, "not true or false");
-          out.mix = *n.value<bool>();
-          return {};
-        }},
-       {"batch",
-        [&](const toml::node& list) {
-          return each(list, [&](const toml::node& n) -> Status {
-            out.batches.push_back(0);
-            if (n.value_exact<std::string>() == "max") return {};
-            return count(n, out.batches.back(), 1, 1'000'000);
-          });
-        }},
-       {"seq_length", numbers(out.seq_lengths, 100'000'000)},
-       {"gpus", numbers(out.gpus, 100'000)},
-       {"precision",
-        [&](const toml::node& list) {
-          return each(list, [&](const toml::node& n) -> Status {
-            std::string text;
-            if (const Status good = word(n, text); !good) return good;
-            if (text != "fp32" && text != "tf32" && text != "bf16" && text != "fp16")
-              return fail_at(n, "no precision: " + text, "fp32, tf32, bf16 or fp16");
-            out.precisions.push_back(std::move(text));
-            return {};
-          });
-        }},
-       {"framework", [&](const toml::node& list) {
-          return each(list, [&](const toml::node& n) -> Status {
-            std::string name;
-            if (const Status good = word(n, name); !good) return good;
-            const bool own_command = std::any_of(c.commands.begin(), c.commands.end(),
-                                                 [&](const BenchCommand& k) { return k.name == name; });
-            const std::size_t i = place(kFrameworks, name);
-            if (own_command) {
-              out.frameworks.emplace_back(BenchFramework::command, name);
-            } else if (i < 5) {
-              out.frameworks.emplace_back(static_cast<BenchFramework>(i), "");
-            } else {
-              return fail_at(n, "no framework: " + name, joined(kFrameworks, 5) + ", or the NAME of a [commands.NAME]");
-            }
-            return {};
-          });
-        }}});
+  Status ok = keys(t, "[[matrix]]",
+                   {{"task",
+                     [&](const toml::node& list) {
+                       return each(list, [&](const toml::node& n) -> Status {
+                         std::string name;
+                         if (const Status good = word(n, name); !good) return good;
+                         const std::size_t i = place(kTasks, name);
+                         if (i == kTasks.size()) return fail_at(n, "no task: " + name, joined(kTasks));
+                         out.tasks.push_back(static_cast<BenchTask>(i));
+                         return {};
+                       });
+                     }},
+                    {"model",
+                     [&](const toml::node& list) {
+                       return each(list, [&](const toml::node& n) -> Status {
+                         auto m = model(n);
+                         if (!m) return tl::unexpected(m.error());
+                         out.models.push_back(std::move(*m));
+                         return {};
+                       });
+                     }},
+                    {"techniques",
+                     [&](const toml::node& list) {
+                       return each(list, [&](const toml::node& n) -> Status {
+                         std::string text;
+                         if (const Status good = word(n, text); !good) return good;
+                         auto read = read_techniques(text);
+                         if (!read) return fail_at(n, read.error().what, read.error().advice);
+                         out.techniques.push_back(std::move(*read));
+                         return {};
+                       });
+                     }},
+                    {"mix",
+                     [&](const toml::node& n) -> Status {
+                       if (!n.is_boolean()) return fail_at(n, "not true or false");
+                       out.mix = *n.value<bool>();
+                       return {};
+                     }},
+                    {"batch",
+                     [&](const toml::node& list) {
+                       return each(list, [&](const toml::node& n) -> Status {
+                         out.batches.push_back(0);
+                         if (n.value_exact<std::string>() == "max") return {};
+                         return count(n, out.batches.back(), 1, 1'000'000);
+                       });
+                     }},
+                    {"seq_length", numbers(out.seq_lengths, 100'000'000)},
+                    {"gpus", numbers(out.gpus, 100'000)},
+                    {"precision",
+                     [&](const toml::node& list) {
+                       return each(list, [&](const toml::node& n) -> Status {
+                         std::string text;
+                         if (const Status good = word(n, text); !good) return good;
+                         if (text != "fp32" && text != "tf32" && text != "bf16" && text != "fp16")
+                           return fail_at(n, "no precision: " + text, "fp32, tf32, bf16 or fp16");
+                         out.precisions.push_back(std::move(text));
+                         return {};
+                       });
+                     }},
+                    {"framework", [&](const toml::node& list) {
+                       return each(list, [&](const toml::node& n) -> Status {
+                         std::string name;
+                         if (const Status good = word(n, name); !good) return good;
+                         const bool own_command = std::any_of(c.commands.begin(), c.commands.end(),
+                                                              [&](const BenchCommand& k) { return k.name == name; });
+                         const std::size_t i = place(kFrameworks, name);
+                         if (own_command) {
+                           out.frameworks.emplace_back(BenchFramework::command, name);
+                         } else if (i < 5) {
+                           out.frameworks.emplace_back(static_cast<BenchFramework>(i), "");
+                         } else {
+                           return fail_at(n, "no framework: " + name,
+                                          joined(kFrameworks, 5) + ", or the NAME of a [commands.NAME]");
+                         }
+                         return {};
+                       });
+                     }}});
   if (!ok) return ok;
   if (out.tasks.empty()) return fail_at(t, "a matrix without a task", joined(kTasks));
-  const bool models_needed = std::any_of(out.tasks.begin(), out.tasks.end(), [](BenchTask k) {
-    return k != BenchTask::operators;
-  });
+  const bool models_needed =
+      std::any_of(out.tasks.begin(), out.tasks.end(), [](BenchTask k) { return k != BenchTask::operators; });
   if (out.models.empty() && models_needed) return fail_at(t, "a matrix without a model", "model = [\"llama-2-7b\"]");
   if (out.techniques.empty()) out.techniques.emplace_back();
   if (out.mix) {
@@ -451,10 +450,9 @@ Result<BenchConfig> parse_bench_config(std::string_view text, const std::string&
     MatrixAxes& a = c.matrices.emplace_back();
     if (const Status ok = r.matrix(*n.as_table(), c, a); !ok) return tl::unexpected(ok.error());
     double product = 1;
-    for (const std::size_t size : {a.tasks.size(), std::max<std::size_t>(1, a.models.size()), a.techniques.size(),
-                                   a.batches.size(), a.seq_lengths.size(), a.gpus.size(), a.precisions.size(),
-                                   a.frameworks.size()})
-      product *= static_cast<double>(size);
+    for (const std::size_t size : {a.tasks.size(), a.models.size(), a.techniques.size(), a.batches.size(),
+                                   a.seq_lengths.size(), a.gpus.size(), a.precisions.size(), a.frameworks.size()})
+      product *= static_cast<double>(std::max<std::size_t>(1, size));
     runs += product;
     if (runs > static_cast<double>(kMostRuns))
       return r.fail_at(n, fmt::format("more than {} runs", kMostRuns), "fewer values, or several files");

@@ -8,8 +8,8 @@
 namespace orrery {
 namespace {
 
-constexpr std::array<std::string_view, 9> kStates = {"running",    "done",    "out-of-memory",   "hang",       "time-limit",
-                                                     "crashed",    "missing-package", "refused", "interrupted"};
+constexpr std::array<std::string_view, 9> kStates = {
+    "running", "done", "out-of-memory", "hang", "time-limit", "crashed", "missing-package", "refused", "interrupted"};
 constexpr int kApplication = 0x6f726263;  // "orbc"
 
 constexpr const char* kSchema = R"sql(
@@ -55,8 +55,7 @@ std::optional<double> maybe(const Statement& s, int at) {
 
 RunState state_of(std::string_view name) {
   const auto found = std::find(kStates.begin(), kStates.end(), name);
-  return found == kStates.end() ? RunState::interrupted
-                                : static_cast<RunState>(found - kStates.begin());
+  return found == kStates.end() ? RunState::interrupted : static_cast<RunState>(found - kStates.begin());
 }
 
 }  // namespace
@@ -64,8 +63,8 @@ RunState state_of(std::string_view name) {
 std::string_view name_of(RunState s) { return kStates[static_cast<std::size_t>(s)]; }
 bool is_result(RunState s) { return s != RunState::running && s != RunState::interrupted; }
 
-StepTimes times_of(const std::vector<double>& ms) {
-  StepTimes t;
+StepSpread times_of(const std::vector<double>& ms) {
+  StepSpread t;
   t.count = static_cast<std::int64_t>(ms.size());
   if (ms.empty()) return t;
   const double n = static_cast<double>(ms.size());
@@ -142,8 +141,10 @@ Status ResultStore::finish(const RunRow& r, const std::vector<MeasuredStep>& ste
   put(s, 11, any ? std::optional(r.step_ms.median) : std::nullopt);
   put(s, 12, any ? std::optional(r.step_ms.sd) : std::nullopt);
   const std::array<const std::optional<double>*, 11> more = {
-      &r.cpu_ms,          &r.prefill_ms,     &r.decode_ms,  &r.tokens_per_s, &r.device_memory_gib, &r.device_allocated_gib,
-      &r.host_memory_gib, &r.device_power_w, &r.host_power_w, &r.device_mhz,   &r.host_mhz};
+      &r.cpu_ms,          &r.prefill_ms,        &r.decode_ms,
+      &r.tokens_per_s,    &r.device_memory_gib, &r.device_allocated_gib,
+      &r.host_memory_gib, &r.device_power_w,    &r.host_power_w,
+      &r.device_mhz,      &r.host_mhz};
   for (std::size_t i = 0; i < more.size(); ++i) put(s, 13 + static_cast<int>(i), *more[i]);
   s.bind(24, r.overhead_s).bind(25, r.after_s).bind(26, static_cast<std::int64_t>(r.traced)).bind(27, r.batch);
   s.bind(28, r.id);
@@ -160,7 +161,8 @@ Status ResultStore::finish(const RunRow& r, const std::vector<MeasuredStep>& ste
 Status ResultStore::add_shares(std::int64_t id, int traced, const std::vector<ShareRow>& shares) {
   Store::Transaction t(store_);
   if (const Status ok = t.begun(); !ok) return ok;
-  Statement s(store_.get(), "insert into shares(run, level, name, phase, cpu_ms, gpu_ms, pct) values(?, ?, ?, ?, ?, ?, ?)");
+  Statement s(store_.get(),
+              "insert into shares(run, level, name, phase, cpu_ms, gpu_ms, pct) values(?, ?, ?, ?, ?, ?, ?)");
   for (const ShareRow& r : shares) {
     s.bind(1, id).bind(2, r.level).bind(3, r.name).bind(4, r.phase);
     s.bind(5, r.cpu_ms).bind(6, r.gpu_ms).bind(7, r.pct);
@@ -172,11 +174,12 @@ Status ResultStore::add_shares(std::int64_t id, int traced, const std::vector<Sh
   return t.commit();
 }
 
-Status ResultStore::add_operators(std::int64_t id, const std::vector<OperatorRow>& rows) {
+Status ResultStore::add_operators(std::int64_t id, const std::vector<OperatorRate>& rows) {
   Store::Transaction t(store_);
   if (const Status ok = t.begun(); !ok) return ok;
-  Statement s(store_.get(), "insert into operators(run, operation, shape, us, tflops, gb_per_s) values(?, ?, ?, ?, ?, ?)");
-  for (const OperatorRow& r : rows) {
+  Statement s(store_.get(),
+              "insert into operators(run, operation, shape, us, tflops, gb_per_s) values(?, ?, ?, ?, ?, ?)");
+  for (const OperatorRate& r : rows) {
     s.bind(1, id).bind(2, r.operation).bind(3, r.shape);
     put(s, 4, r.us);
     put(s, 5, r.tflops);
@@ -207,10 +210,20 @@ Result<std::vector<RunRow>> ResultStore::rows() const {
     r.host = s.text(17), r.slurm_job = s.text(18), r.directory = s.text(19);
     r.environment = s.is_null(20) ? 0 : s.integer(20);
     r.step_ms = {s.integer(21), s.number(22), s.number(23), s.number(24)};
-    const std::array<std::optional<double>*, 14> more = {
-        &r.cpu_ms,          &r.prefill_ms,     &r.decode_ms,    &r.tokens_per_s, &r.device_memory_gib, &r.device_allocated_gib,
-        &r.host_memory_gib, &r.device_power_w, &r.host_power_w, &r.device_mhz,   &r.host_mhz,          &r.load,
-        &r.estimated_step_ms, &r.estimated_memory_gib};
+    const std::array<std::optional<double>*, 14> more = {&r.cpu_ms,
+                                                         &r.prefill_ms,
+                                                         &r.decode_ms,
+                                                         &r.tokens_per_s,
+                                                         &r.device_memory_gib,
+                                                         &r.device_allocated_gib,
+                                                         &r.host_memory_gib,
+                                                         &r.device_power_w,
+                                                         &r.host_power_w,
+                                                         &r.device_mhz,
+                                                         &r.host_mhz,
+                                                         &r.load,
+                                                         &r.estimated_step_ms,
+                                                         &r.estimated_memory_gib};
     for (std::size_t i = 0; i < more.size(); ++i) *more[i] = maybe(s, 25 + static_cast<int>(i));
     r.overhead_s = s.number(39), r.after_s = s.number(40), r.traced = static_cast<int>(s.integer(41));
     rows.push_back(std::move(r));
@@ -237,11 +250,11 @@ Result<std::vector<std::pair<std::int64_t, ShareRow>>> ResultStore::shares() con
   return out;
 }
 
-Result<std::vector<std::pair<std::int64_t, OperatorRow>>> ResultStore::operators() const {
-  std::vector<std::pair<std::int64_t, OperatorRow>> out;
+Result<std::vector<std::pair<std::int64_t, OperatorRate>>> ResultStore::operators() const {
+  std::vector<std::pair<std::int64_t, OperatorRate>> out;
   Statement s(store_.get(), "select run, operation, shape, us, tflops, gb_per_s from operators order by run, rowid");
   while (s.row())
-    out.emplace_back(s.integer(0), OperatorRow{s.text(1), s.text(2), maybe(s, 3), maybe(s, 4), maybe(s, 5)});
+    out.emplace_back(s.integer(0), OperatorRate{s.text(1), s.text(2), maybe(s, 3), maybe(s, 4), maybe(s, 5)});
   if (!s.ok()) return store_.trouble();
   return out;
 }

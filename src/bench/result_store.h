@@ -14,15 +14,15 @@
 namespace orrery {
 
 enum class RunState : std::uint8_t {
-  running,          // or was, when the runner was killed
+  running,  // or was, when the runner was killed
   done,
   out_of_memory,
-  hang,             // no line of output for the silence limit
-  time_limit,       // it still reported steps
+  hang,        // no line of output for the silence limit
+  time_limit,  // it still reported steps
   crashed,
   missing_package,
-  refused,          // the worker said why it cannot be
-  interrupted       // the runner ended before it did: it is run again
+  refused,     // the worker said why it cannot be
+  interrupted  // the runner ended before it did: it is run again
 };
 std::string_view name_of(RunState s);
 bool is_result(RunState s);  // stays: neither running nor interrupted
@@ -33,11 +33,11 @@ enum class RunKind : std::uint8_t {
   probe       // of the search for the largest batch
 };
 
-struct StepTimes {  // of the steps after the warm-up, ms
+struct StepSpread {  // of the steps after the warm-up, ms
   std::int64_t count = 0;
   double mean = 0, median = 0, sd = 0;
 };
-StepTimes times_of(const std::vector<double>& ms);
+StepSpread times_of(const std::vector<double>& ms);
 
 struct MeasuredStep {
   std::int64_t step = 0;
@@ -60,12 +60,12 @@ struct RunRow {
   Child child;
   std::string host, slurm_job, directory;
   std::int64_t environment = 0;  // 0 = not told
-  StepTimes step_ms;
+  StepSpread step_ms;
   std::optional<double> cpu_ms{}, prefill_ms{}, decode_ms{};  // medians
   std::optional<double> tokens_per_s{};
   std::optional<double> device_memory_gib{}, device_allocated_gib{}, host_memory_gib{};  // peak; device: largest rank
   std::optional<double> device_power_w{}, host_power_w{};  // mean while it ran, all devices; absent = not readable
-  std::optional<double> device_mhz{}, host_mhz{}, load{};   // clocks, and the load when it began
+  std::optional<double> device_mhz{}, host_mhz{}, load{};  // clocks, and the load when it began
   std::optional<double> estimated_step_ms{}, estimated_memory_gib{};
   double overhead_s = 0;  // the runner's own processor time while it ran
   double after_s = 0;     // reading what it left
@@ -75,13 +75,13 @@ struct RunRow {
   std::optional<double> memory_gib() const { return device_memory_gib ? device_memory_gib : host_memory_gib; }
 };
 
-struct ShareRow {  // where a step's time goes, of its trace
+struct ShareRow {     // where a step's time goes, of its trace
   std::string level;  // phase, module, operator, class
   std::string name, phase;
   double cpu_ms = 0, gpu_ms = 0, pct = 0;
 };
 
-struct OperatorRow {  // of an operators run
+struct OperatorRate {  // of an operators run
   std::string operation, shape;
   std::optional<double> us{}, tflops{}, gb_per_s{};
 };
@@ -96,13 +96,13 @@ class ResultStore {
   // Everything of a run at once. `environment`: JSON, "" = not told.
   Status finish(const RunRow& row, const std::vector<MeasuredStep>& steps, const std::string& environment);
   Status add_shares(std::int64_t id, int traced, const std::vector<ShareRow>& shares);
-  Status add_operators(std::int64_t id, const std::vector<OperatorRow>& rows);
+  Status add_operators(std::int64_t id, const std::vector<OperatorRate>& rows);
   Status interrupted(std::int64_t id, const std::string& reason);
 
   Result<std::vector<RunRow>> rows() const;  // by id
   Result<std::vector<MeasuredStep>> steps(std::int64_t id) const;
-  Result<std::vector<std::pair<std::int64_t, ShareRow>>> shares() const;        // of all runs, by id
-  Result<std::vector<std::pair<std::int64_t, OperatorRow>>> operators() const;  // the same
+  Result<std::vector<std::pair<std::int64_t, ShareRow>>> shares() const;         // of all runs, by id
+  Result<std::vector<std::pair<std::int64_t, OperatorRate>>> operators() const;  // the same
   Result<std::vector<std::pair<std::int64_t, std::string>>> environments() const;
   const std::string& path() const { return store_.path(); }
 

@@ -10,9 +10,9 @@
 namespace orrery {
 
 struct RunEstimate {
-  std::string unknown;       // why there is none; "" = there is one
-  std::int64_t batch = 0;    // that it is for: the largest that fits, where the run asks for that
-  double step_ms = 0;        // of inference: the whole generation
+  std::string unknown;                      // why there is none; "" = there is one
+  std::int64_t batch = 0;                   // that it is for: the largest that fits, where the run asks for that
+  double step_ms = 0;                       // of inference: the whole generation
   double memory_gib = 0, capacity_gib = 0;  // of a GPU; 0 = not known
   bool fits = true;
 };

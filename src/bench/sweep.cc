@@ -55,10 +55,10 @@ class Sweeper {
   Result<SweepResult> run();
 
  private:
-  Result<Measured> once(const PlannedRun& p, RunKind kind, std::int64_t batch, std::int64_t warmup, std::int64_t steps,
-                        std::int64_t trace);
-  Result<Measured> planned(const PlannedRun& p);
-  Result<Measured> largest(const PlannedRun& p);
+  Result<RunOutcome> once(const PlannedRun& p, RunKind kind, std::int64_t batch, std::int64_t warmup,
+                          std::int64_t steps, std::int64_t trace);
+  Result<RunOutcome> planned(const PlannedRun& p);
+  Result<RunOutcome> largest(const PlannedRun& p);
   Status reference();
   void tell(const std::string& what, const RunRow* ended);
 
@@ -68,7 +68,7 @@ class Sweeper {
   ResultStore& store_;
   const SweepTerms& terms_;
   SweepResult out_;
-  MeasureTerms measure_;
+  RunTerms measure_;
   std::shared_ptr<DeviceLibrary> devices_;
   std::string state_;
   std::vector<RunRow> rows_;  // of the store, with those of this sweep
@@ -88,8 +88,8 @@ void Sweeper::tell(const std::string& what, const RunRow* ended) {
   terms_.progress({at_ + (ended != nullptr ? 1 : 0), plan_.order.size(), what, left, ended});
 }
 
-Result<Measured> Sweeper::once(const PlannedRun& p, RunKind kind, std::int64_t batch, std::int64_t warmup,
-                               std::int64_t steps, std::int64_t trace) {
+Result<RunOutcome> Sweeper::once(const PlannedRun& p, RunKind kind, std::int64_t batch, std::int64_t warmup,
+                                 std::int64_t steps, std::int64_t trace) {
   RunRow row;
   row.run = p.run.id();
   row.spec = p.spec;
@@ -133,7 +133,7 @@ Result<Measured> Sweeper::once(const PlannedRun& p, RunKind kind, std::int64_t b
   return m;
 }
 
-Result<Measured> Sweeper::largest(const PlannedRun& p) {
+Result<RunOutcome> Sweeper::largest(const PlannedRun& p) {
   BatchSearch search;
   search.limit = c_.largest_batch;
   search.first = std::clamp<std::int64_t>(p.estimate.batch, 1, c_.largest_batch);
@@ -156,7 +156,8 @@ Result<Measured> Sweeper::largest(const PlannedRun& p) {
     auto m = once(p, RunKind::run, std::max<std::int64_t>(1, search.fits), c_.warmup_steps, c_.steps, c_.trace_steps);
     if (!m || m->gave_up || m->row.state != RunState::out_of_memory || search.fits <= 1) return m;
     // Many steps need more than two did. It is no result of its own: the search goes on below.
-    if (const Status ok = store_.interrupted(m->row.id, fmt::format("out of memory at a batch of {}", search.fits)); !ok)
+    if (const Status ok = store_.interrupted(m->row.id, fmt::format("out of memory at a batch of {}", search.fits));
+        !ok)
       return tl::unexpected(ok.error());
     rows_.back().state = RunState::interrupted;
     search.fails = search.fits;
@@ -164,7 +165,7 @@ Result<Measured> Sweeper::largest(const PlannedRun& p) {
   }
 }
 
-Result<Measured> Sweeper::planned(const PlannedRun& p) {
+Result<RunOutcome> Sweeper::planned(const PlannedRun& p) {
   if (p.run.batch == 0) return largest(p);
   tell(p.run.id(), nullptr);
   return once(p, RunKind::run, p.run.batch, c_.warmup_steps, c_.steps, c_.trace_steps);
@@ -214,7 +215,8 @@ Result<SweepResult> Sweeper::run() {
   // A trace that was recorded and not read yet, because the runner was killed in between.
   for (const RunRow& r : rows_) {
     const std::string traces = r.directory + "/traces";
-    if (r.state != RunState::done || r.traced != 0 || !fs::exists(traces, error) || fs::is_empty(traces, error)) continue;
+    if (r.state != RunState::done || r.traced != 0 || !fs::exists(traces, error) || fs::is_empty(traces, error))
+      continue;
     if (const Status ok = store_.add_shares(r.id, -1, {}); !ok) return tl::unexpected(ok.error());
     if (const auto shares = terms_.readers->dissect(traces))
       if (const Status ok = store_.add_shares(r.id, 1, *shares); !ok) return tl::unexpected(ok.error());

@@ -47,7 +47,8 @@ struct SweepTerms {
 struct SweepResult {
   std::size_t ran = 0, failed = 0;
   bool stopped = false;
-  double seconds = 0, overhead_s = 0, after_s = 0;  // of all runs: wall time, the runner's own processor time beside them
+  double seconds = 0, overhead_s = 0,
+         after_s = 0;  // of all runs: wall time, the runner's own processor time beside them
   Notes notes;
 };
 

@@ -95,8 +95,7 @@ void each_line(std::string_view text, Take line) {
 
 // A number of its own for every step, in the order that they came: a worker may count as it likes.
 void number_steps(WorkerReport& r) {
-  for (std::size_t i = 0; i < r.steps.size(); ++i)
-    r.steps[i].step = static_cast<std::int64_t>(i);
+  for (std::size_t i = 0; i < r.steps.size(); ++i) r.steps[i].step = static_cast<std::int64_t>(i);
 }
 
 }  // namespace

@@ -15,10 +15,10 @@ struct WorkerReport {
   std::vector<double> prefill_ms, decode_ms;
   std::int64_t warm_steps = 0;  // seen
   bool ready = false, done = false;
-  std::string environment;                // JSON object; "" = not told
-  std::string missing, missing_error;     // package
-  std::string refused;                    // reason
-  std::string traces;                     // directory
+  std::string environment;                                              // JSON object; "" = not told
+  std::string missing, missing_error;                                   // package
+  std::string refused;                                                  // reason
+  std::string traces;                                                   // directory
   std::optional<double> device_peak_bytes{}, device_allocated_bytes{};  // the largest rank
   std::optional<double> host_peak_bytes{};                              // sum over the ranks that told
   std::optional<double> power_w{};

@@ -262,10 +262,12 @@ def cpu_ms():
     return sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) * 1e3
 
 
-def main():
+def main(job_of, before=lambda: None):
+    """`job_of(spec, place)` makes what has a step(); `before` imports what it needs: told before ranks are started."""
     spec_path = sys.argv[1]
     with open(spec_path, encoding="utf-8") as file:
         spec = json.load(file)
+    before()
     if spec["gpus"] > 1 and first_of(["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"]) is None:
         sys.exit(start_ranks(spec_path, spec["gpus"]))
     place = Place(spec)
@@ -273,7 +275,7 @@ def main():
         tell("environment", **environment(place))
     if spec["precision"] == "tf32" and place.cuda:
         torch.backends.cuda.matmul.allow_tf32 = True
-    job = (Generation if spec["task"] == "inference" else Training)(spec, place)
+    job = job_of(spec, place)
     if place.rank == 0:
         tell("ready", parameters=job.parameters, learning=job.learning)
 
@@ -325,4 +327,4 @@ def profile(spec, place, job):
 
 
 if __name__ == "__main__":
-    main()
+    main(lambda spec, place: (Generation if spec["task"] == "inference" else Training)(spec, place))
