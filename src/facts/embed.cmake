@@ -1,6 +1,6 @@
 # cmake -DSOURCE=src/facts -DOUTPUT=facts.cc -DTYPE=EmbeddedFacts -DFUNCTION=embedded_facts -DHEADER=facts/embedded.h
-#   -P embed.cmake: the TOML files of a folder's folders as one source file.
-file(GLOB files RELATIVE ${SOURCE} ${SOURCE}/*/*.toml)
+#   -P embed.cmake: the TOML and Python files of a folder's folders as one source file.
+file(GLOB files RELATIVE ${SOURCE} ${SOURCE}/*/*.toml ${SOURCE}/*/*.py)
 list(SORT files)
 set(rows "")
 foreach(file IN LISTS files)

@@ -1,0 +1,167 @@
+#include "bench/analysis.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace orrery {
+namespace {
+
+constexpr double kLeastDrift = 0.05, kLeastChange = 0.03, kTimesNoise = 3;
+
+std::optional<double> error_of(double estimated, double measured) {
+  if (!(measured > 0) || !(estimated > 0)) return std::nullopt;
+  return 100 * (estimated / measured - 1);
+}
+
+}  // namespace
+
+std::optional<double> BenchEntry::error_pct() const {
+  if (!done() || !estimate.unknown.empty() || row->step_ms.count == 0) return std::nullopt;
+  return error_of(estimate.step_ms, row->step_ms.median);
+}
+std::optional<double> BenchEntry::cpu_error_pct() const {
+  if (!done() || !estimate.unknown.empty() || !row->cpu_ms) return std::nullopt;
+  return error_of(estimate.step_ms, *row->cpu_ms);
+}
+
+std::vector<RunRow> newest(const std::vector<RunRow>& rows) {
+  std::map<std::string, const RunRow*> by;
+  for (const RunRow& r : rows)
+    if (r.kind == RunKind::run && is_result(r.state)) by[r.run] = &r;
+  std::vector<RunRow> out;
+  for (const auto& [id, r] : by) out.push_back(*r);
+  return out;
+}
+
+std::vector<BenchEntry> entries_of(const RunPlan& plan, const std::vector<RunRow>& rows, RunEstimator& estimator) {
+  std::vector<BenchEntry> out;
+  std::unordered_map<std::string, RunRow> results;
+  std::unordered_map<std::string, std::int64_t> attempts;
+  for (const RunRow& r : newest(rows)) results.emplace(r.run, r);
+  for (const RunRow& r : rows)
+    if (r.kind == RunKind::run && is_result(r.state)) ++attempts[r.run];
+  const auto with_result = [&](BenchEntry& e) {
+    const std::string id = e.run.id();
+    const auto found = results.find(id);
+    if (found == results.end()) return;
+    e.row = found->second;
+    e.state = name_of(e.row->state);
+    e.reason = e.row->reason;
+    e.attempts = attempts[id];
+    // Of the largest batch the one that was found is what is compared.
+    if (e.run.batch == 0 && e.row->batch > 0) {
+      BenchRun at = e.run;
+      at.batch = e.row->batch;
+      e.estimate = estimator.estimate_of(at);
+    }
+    results.erase(found);
+  };
+  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+    const PlannedRun& p = plan.runs[i];
+    BenchEntry e;
+    e.run = p.run;
+    e.estimate = p.estimate;
+    e.state = name_of(p.state);
+    e.reason = p.reason;
+    e.seconds = p.seconds;
+    const auto place = std::find(plan.order.begin(), plan.order.end(), i);
+    if (place != plan.order.end()) e.place = place - plan.order.begin() + 1;
+    with_result(e);
+    out.push_back(std::move(e));
+  }
+  std::vector<std::string> left;
+  for (const auto& [id, r] : results) left.push_back(id);
+  std::sort(left.begin(), left.end());
+  for (const std::string& id : left) {
+    auto run = run_of_spec(results.at(id).spec);
+    if (!run) continue;
+    BenchEntry e;
+    e.run = std::move(*run);
+    e.estimate = estimator.estimate_of(e.run);
+    with_result(e);
+    out.push_back(std::move(e));
+  }
+  return out;
+}
+
+double spread_of_median(const StepSpread& t) {
+  if (t.count < 2 || !(t.median > 0)) return 0;
+  return 1.253 * t.sd / std::sqrt(static_cast<double>(t.count)) / t.median;
+}
+
+NoiseCheck noise_of(const std::vector<RunRow>& rows) {
+  NoiseCheck n;
+  std::string hash;
+  for (const RunRow& r : rows)
+    if (r.kind == RunKind::reference && r.state == RunState::done) hash = r.hash;
+  if (hash.empty()) return n;
+  for (const RunRow& r : rows)
+    if (r.hash == hash && r.kind != RunKind::probe && r.state == RunState::done && r.step_ms.count > 0)
+      n.series.push_back(r);
+  if (n.series.size() < 2) return n;
+  std::vector<double> medians;
+  double spread = 0;
+  for (const RunRow& r : n.series) {
+    medians.push_back(r.step_ms.median);
+    spread = std::max(spread, spread_of_median(r.step_ms));
+  }
+  const StepSpread t = times_of(medians);
+  if (!(t.mean > 0) || !(medians.front() > 0)) return n;
+  n.noise = t.sd / t.mean;
+  n.drift = medians.back() / medians.front() - 1;
+  n.drifts = std::abs(n.drift) > std::max(kLeastDrift, kTimesNoise * spread);
+  return n;
+}
+
+std::string_view name_of(Change c) {
+  constexpr std::array<std::string_view, 7> kNames = {"same",      "faster",     "slower",   "fails-now",
+                                                      "works-now", "only-there", "only-here"};
+  return kNames[static_cast<std::size_t>(c)];
+}
+
+std::vector<ComparedRun> compare(const std::vector<RunRow>& before, const std::vector<RunRow>& now) {
+  const std::vector<RunRow> old_rows = newest(before), new_rows = newest(now);
+  const double noise = std::hypot(noise_of(before).noise, noise_of(now).noise);
+  std::vector<ComparedRun> out;
+  std::size_t a = 0, b = 0;
+  while (a < old_rows.size() || b < new_rows.size()) {
+    const bool in_old = a < old_rows.size() && (b >= new_rows.size() || old_rows[a].run <= new_rows[b].run);
+    const bool in_new = b < new_rows.size() && (a >= old_rows.size() || new_rows[b].run <= old_rows[a].run);
+    ComparedRun c;
+    c.run = in_old ? old_rows[a].run : new_rows[b].run;
+    const RunRow* o = in_old ? &old_rows[a++] : nullptr;
+    const RunRow* n = in_new ? &new_rows[b++] : nullptr;
+    const auto worked = [](const RunRow* r) {
+      return r != nullptr && r->state == RunState::done && r->step_ms.count > 0 && r->step_ms.median > 0;
+    };
+    if (worked(o)) c.old_ms = o->step_ms.median;
+    if (worked(n)) c.new_ms = n->step_ms.median;
+    if (o == nullptr) {
+      c.change = Change::only_new;
+    } else if (n == nullptr) {
+      c.change = Change::only_old;
+    } else if (c.old_ms && !c.new_ms) {
+      c.change = Change::fails_now;
+    } else if (!c.old_ms && c.new_ms) {
+      c.change = Change::works_now;
+    } else if (c.old_ms && c.new_ms) {
+      // Runs of the largest batch are compared by what a token takes.
+      const double work =
+          o->batch > 0 && n->batch > 0 ? static_cast<double>(n->batch) / static_cast<double>(o->batch) : 1;
+      const double change = *c.new_ms / *c.old_ms / work - 1;
+      const double spread = std::hypot(spread_of_median(o->step_ms), spread_of_median(n->step_ms));
+      const double allowed = std::max({kLeastChange, kTimesNoise * spread, kTimesNoise * noise});
+      c.change_pct = 100 * change;
+      c.allowed_pct = 100 * allowed;
+      c.change = change > allowed ? Change::slower : change < -allowed ? Change::faster : Change::same;
+    }
+    out.push_back(std::move(c));
+  }
+  return out;
+}
+
+}  // namespace orrery

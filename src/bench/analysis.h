@@ -1,0 +1,57 @@
+// What the rows of a store say together: the newest result of each run, how much the machine's noise is and whether it
+// drifts, and what became slower since another store.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/plan_runs.h"
+
+namespace orrery {
+
+// A run with all that is known of it.
+struct BenchEntry {
+  BenchRun run;
+  RunEstimate estimate;
+  std::string state, reason;  // of the newest result; else of the plan
+  std::optional<RunRow> row;  // the newest result
+  std::int64_t attempts = 0;
+  double seconds = 0;      // that it will take
+  std::int64_t place = 0;  // in the order, from 1; 0 = it does not run
+
+  bool done() const { return row && row->state == RunState::done; }
+  // Estimated over measured, less one, in per cent; by wall time, and by processor time where that was told.
+  std::optional<double> error_pct() const;
+  std::optional<double> cpu_error_pct() const;
+};
+
+// Those of the plan in its order of the file, then those of the store that the matrix no longer has.
+std::vector<BenchEntry> entries_of(const RunPlan& plan, const std::vector<RunRow>& rows, RunEstimator& estimator);
+
+struct NoiseCheck {
+  std::vector<RunRow> series;  // the reference: its first result, then its repetitions
+  double noise = 0;            // standard deviation of their medians over their mean; of at least two
+  double drift = 0;            // the last over the first, less one
+  bool drifts = false;         // by more than 5 % and by more than three times what single medians vary
+};
+NoiseCheck noise_of(const std::vector<RunRow>& rows);
+
+// Standard deviation of a median of so many steps, over it (Gauss: 1.253 sd / sqrt(n)).
+double spread_of_median(const StepSpread& t);
+
+enum class Change : std::uint8_t { same, faster, slower, fails_now, works_now, only_old, only_new };
+std::string_view name_of(Change c);
+struct ComparedRun {
+  std::string run;
+  Change change = Change::same;
+  std::optional<double> old_ms{}, new_ms{};  // medians
+  double change_pct = 0, allowed_pct = 0;    // what counts: beyond the noise
+};
+// By id. A change counts when it is beyond 3 %, beyond three times what both medians vary, and beyond three times the
+// noise of both stores' references.
+std::vector<ComparedRun> compare(const std::vector<RunRow>& before, const std::vector<RunRow>& now);
+
+// Newest result of each id among runs of the matrix, by id.
+std::vector<RunRow> newest(const std::vector<RunRow>& rows);
+
+}  // namespace orrery

@@ -1,0 +1,42 @@
+// A run as a program to start: its words, variables and what the worker reads.
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/matrix.h"
+
+namespace orrery {
+
+struct MeasuredAs {  // how one run is measured
+  std::int64_t batch = 1, warmup_steps = 0, steps = 1, trace_steps = 0;
+};
+
+struct RunLaunch {
+  std::vector<std::string> argv;
+  std::vector<std::pair<std::string, std::string>> environment;
+  BenchCommand::Reports reports = BenchCommand::Reports::lines;
+  std::string step_ms;      // pattern, where that is how it reports
+  std::string spec;         // what stands in DIRECTORY/spec.json
+  bool one_a_rank = false;  // under Slurm each rank is started, else one program that starts its ranks itself
+};
+
+// JSON that tells a run and how it is measured from every other.
+std::string spec_of(const BenchConfig& config, const BenchRun& run);
+std::string hash_of(const std::string& spec);  // 16 hexadecimal digits
+// Errors: not what spec_of writes.
+Result<BenchRun> run_of_spec(const std::string& spec);
+
+// `directory`: of the run, absolute; `workers`: where the scripts are. Errors: a command that does not say how it takes
+// a technique; no trainer.
+Result<RunLaunch> launch_of(const BenchConfig& config, const BenchRun& run, const MeasuredAs& as,
+                            const std::string& directory, const std::string& workers);
+
+// The words of a command with its placeholders filled in. Errors: an unknown placeholder.
+Result<std::vector<std::string>> fill_in(const std::vector<std::string>& words,
+                                         const std::vector<std::pair<std::string, std::string>>& values);
+
+// The workers' scripts in `directory`, as this program has them.
+Status write_workers(const std::string& directory);
+
+}  // namespace orrery

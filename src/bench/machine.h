@@ -1,0 +1,77 @@
+// The machine that runs: what it is, and what it draws and holds while a run goes on. What cannot be read is absent,
+// never zero.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "processes/child.h"
+
+namespace orrery {
+
+// NVIDIA's driver through its own library, opened when there is one.
+class DeviceLibrary {
+ public:
+  // `path`: "" = libnvidia-ml.so.1 as the system finds it; ORRERY_NVML names another.
+  static std::shared_ptr<DeviceLibrary> open(const std::string& path = "");
+  ~DeviceLibrary();
+  DeviceLibrary(const DeviceLibrary&) = delete;
+  DeviceLibrary& operator=(const DeviceLibrary&) = delete;
+
+  std::size_t count() const;
+  std::string driver() const;
+  std::string name(std::size_t device) const;
+  std::optional<double> watts(std::size_t device) const;
+  std::optional<double> mhz(std::size_t device) const;         // multiprocessors, now
+  std::optional<double> used_bytes(std::size_t device) const;  // by all processes
+
+ private:
+  struct State;
+  explicit DeviceLibrary(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// JSON: host, kernel, CPU, cores, memory, GPUs with their driver; what the worker told of itself (`worker`, a JSON
+// object or "") and this program's version and commit.
+std::string environment_json(const DeviceLibrary* devices, const std::string& worker);
+
+struct MachineSamples {                                // while a run went on
+  std::optional<double> host_peak_bytes{};             // of all its processes together
+  std::optional<double> device_peak_bytes{};           // the fullest device
+  std::optional<double> device_watts{}, host_watts{};  // means; all devices together
+  std::optional<double> device_mhz{}, host_mhz{};      // means
+};
+
+// Takes a sample when asked, some hundred microseconds each.
+class Sampler {
+ public:
+  // `child`: whose session is looked at; pid 0 = none (the run is elsewhere). `devices` may be null.
+  Sampler(Child child, const DeviceLibrary* devices, std::size_t device_count);
+  void sample();
+  MachineSamples result() const;
+
+ private:
+  Child child_;
+  const DeviceLibrary* devices_;
+  std::size_t device_count_;
+  struct Mean {
+    double sum = 0;
+    std::int64_t n = 0;
+    void add(double x) { sum += x, ++n; }
+    std::optional<double> value() const { return n > 0 ? std::optional(sum / static_cast<double>(n)) : std::nullopt; }
+  };
+  Mean watts_, device_mhz_, host_mhz_;
+  std::int64_t samples_ = 0;
+  double host_peak_ = 0, device_peak_ = 0;
+  std::vector<double> energy_begin_, energy_now_;  // microjoules of each package of the host
+  std::chrono::steady_clock::time_point begin_, now_;
+};
+
+std::optional<double> load_average();            // of one minute
+std::optional<std::int64_t> kernel_oom_kills();  // since boot
+std::string host_name();
+
+}  // namespace orrery

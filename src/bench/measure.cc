@@ -1,0 +1,305 @@
+#include "bench/measure.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "base/byte_source.h"
+#include "base/median.h"
+#include "base/output.h"
+#include "bench/run_estimate.h"
+
+namespace orrery {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr double kGib = 1 << 30;
+constexpr std::size_t kMostOutput = std::size_t{64} << 20;
+constexpr double kGrace = 5;  // s, of a program that is told to end
+constexpr auto kPoll = std::chrono::milliseconds(50);
+constexpr double kSampleEvery = 0.5, kSampleEveryAtFirst = 0.1, kFirst = 2;  // s
+
+double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+double own_cpu_seconds() {
+  timespec t{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) / 1e9;
+}
+
+std::uint64_t size_of(const std::string& path) {
+  struct stat s {};
+  return ::stat(path.c_str(), &s) == 0 ? static_cast<std::uint64_t>(s.st_size) : 0;
+}
+
+// The whole file; of one that is larger than any report its begin.
+std::string text_of(const std::string& path) {
+  std::string text;
+  auto source = open_file(path);
+  if (!source) return text;
+  std::string block(std::size_t{1} << 18, '\0');
+  while (text.size() < kMostOutput) {
+    const auto n = (*source)->read(block.data(), block.size());
+    if (!n || *n == 0) break;
+    text.append(block, 0, *n);
+  }
+  return text;
+}
+
+class Local final : public Execution {
+ public:
+  Local(double memory_limit_gib, std::int64_t ranks) : limit_(memory_limit_gib), ranks_(ranks) {}
+  Status start(const RunLaunch& launch, const std::string& directory) override {
+    ChildTerms terms;
+    terms.argv = launch.argv;
+    // util-linux's prlimit: what a process may keep of its own. Each rank has its share.
+    if (limit_ > 0)
+      terms.argv.insert(terms.argv.begin(),
+                        {"prlimit", fmt::format("--data={:.0f}", limit_ * kGib / static_cast<double>(ranks_)), "--"});
+    terms.environment = launch.environment;
+    terms.directory = directory;
+    terms.output = directory + "/stdout.log";
+    terms.errors = directory + "/stderr.log";
+    terms.dies_with_parent = true;
+    auto child = start_child(terms);
+    if (!child) return tl::unexpected(child.error());
+    child_ = *child;
+    return {};
+  }
+  std::optional<Exit> poll() override { return poll_child(child_); }
+  void stop() override { (void)stop_session(child_, kGrace); }
+  Child child() const override { return child_; }
+
+ private:
+  double limit_;
+  std::int64_t ranks_;
+  Child child_;
+};
+
+void set_power(const MachineSamples& s, const WorkerReport& r, RunRow& row) {
+  row.device_power_w = r.power_w ? r.power_w : s.device_watts;
+  row.host_power_w = s.host_watts;
+  row.device_mhz = s.device_mhz;
+  row.host_mhz = s.host_mhz;
+  const auto gib = [](std::optional<double> bytes) { return bytes ? std::optional(*bytes / kGib) : std::nullopt; };
+  // The device's own count has what the allocator does not: contexts and libraries.
+  row.device_memory_gib = gib(s.device_peak_bytes ? s.device_peak_bytes : r.device_peak_bytes);
+  row.device_allocated_gib = gib(r.device_allocated_bytes);
+  row.host_memory_gib = gib(r.host_peak_bytes ? r.host_peak_bytes : s.host_peak_bytes);
+}
+
+void set_times(const BenchRun& run, const WorkerReport& r, RunRow& row) {
+  std::vector<double> ms, cpu;
+  for (const MeasuredStep& s : r.steps) {
+    ms.push_back(s.ms);
+    if (s.cpu_ms) cpu.push_back(*s.cpu_ms);
+  }
+  row.step_ms = times_of(ms);
+  if (!cpu.empty()) row.cpu_ms = times_of(cpu).median;
+  if (!r.prefill_ms.empty()) row.prefill_ms = times_of(r.prefill_ms).median;
+  if (!r.decode_ms.empty()) row.decode_ms = times_of(r.decode_ms).median;
+  // By the mean, as throughput is: what a run of many steps yields.
+  if (row.step_ms.count > 0 && row.step_ms.mean > 0)
+    row.tokens_per_s = tokens_of_step(run, std::max<std::int64_t>(1, row.batch)) / (row.step_ms.mean / 1e3);
+}
+
+}  // namespace
+
+std::unique_ptr<Execution> local_execution(double memory_limit_gib, std::int64_t ranks) {
+  return std::make_unique<Local>(memory_limit_gib, ranks);
+}
+
+void judge(const WorkerReport& report, const Ending& ending, const FoundCause& verdict, std::int64_t asked_steps,
+           double silence_s, double limit_s, RunRow& row) {
+  const auto say = [&](RunState state, std::string reason) {
+    row.state = state;
+    row.reason = std::move(reason);
+    row.category = verdict.category;
+    row.root_cause = verdict.root_cause;
+    row.advice = verdict.advice;
+  };
+  const auto steps = static_cast<std::int64_t>(report.steps.size());
+  const std::string done = fmt::format("{} of {} steps", steps, asked_steps);
+  if (!report.missing.empty()) {
+    say(RunState::missing_package, "no package " + report.missing);
+    row.advice = "install it for the Python that [bench] names, or take the run out of the matrix";
+    return;
+  }
+  if (!report.refused.empty()) return say(RunState::refused, report.refused);
+  const bool memory =
+      verdict.reason == "Out of Memory Error" || ending.kernel_killed || ending.scheduler == "out-of-memory";
+  if (ending.hung)
+    return say(RunState::hang, fmt::format("nothing said for {:g} s after {}{}", silence_s, done,
+                                           verdict.reason.empty() ? "" : "; its log: " + verdict.reason));
+  if (ending.out_of_time || ending.scheduler == "time-limit")
+    return say(RunState::time_limit, fmt::format("{} in {:g} s", done, limit_s));
+  const bool good = ending.exit && ending.exit->good();
+  if (good && steps >= asked_steps) {
+    row.state = RunState::done;
+    return;
+  }
+  if (memory)
+    return say(RunState::out_of_memory,
+               ending.kernel_killed ? "killed by the kernel, which was out of memory" : "Out of Memory Error");
+  const std::string how = ending.exit ? describe(*ending.exit) : std::string("it is gone");
+  if (verdict.reason == "Import Error" && verdict.root_cause.find("No module named") != std::string::npos) {
+    const std::size_t from = verdict.root_cause.find("No module named");
+    return say(RunState::missing_package, verdict.root_cause.substr(from, 80));
+  }
+  if (!verdict.reason.empty()) return say(RunState::crashed, fmt::format("{} ({})", verdict.reason, how));
+  if (!ending.scheduler.empty()) return say(RunState::crashed, fmt::format("{} ({})", ending.scheduler, how));
+  if (good) {
+    say(RunState::crashed, fmt::format("it ended well after {}", done));
+    row.advice = "docs/formats/bench.md says how a command reports its steps";
+    return;
+  }
+  say(RunState::crashed, fmt::format("{} after {}", how, done));
+}
+
+Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const MeasuredAs& as, RunRow row,
+                           ResultStore& store, const RunTerms& terms) {
+  RunOutcome m;
+  m.row = std::move(row);
+  RunRow& r = m.row;
+  const double cpu_before = own_cpu_seconds();
+  Ending ending;
+  MachineSamples samples;
+  const auto launch = launch_of(config, run, as, r.directory, terms.workers);
+  Status started = launch ? Status{} : Status(tl::unexpected(launch.error()));
+  if (started) started = write_file(r.directory + "/spec.json", launch->spec);
+  if (started && as.trace_steps > 0 && run.framework != BenchFramework::trainer) {
+    std::error_code error;
+    fs::create_directories(r.directory + "/traces", error);
+    if (error) started = fail("cannot be made: " + error.message(), r.directory + "/traces");
+  }
+  const std::string out = r.directory + "/stdout.log", err = r.directory + "/stderr.log";
+  const auto oom_before = kernel_oom_kills();
+  std::unique_ptr<Execution> execution;
+  if (started) {
+    execution = terms.start();
+    started = execution->start(*launch, r.directory);
+  }
+  if (!started) {
+    r.state = RunState::crashed;
+    r.reason = "cannot be started: " + started.error().line();
+    if (const Status ok = store.finish(r, {}, ""); !ok) return tl::unexpected(ok.error());
+    return m;
+  }
+  if (const Status ok = store.started(r.id, execution->child(), execution->job()); !ok) {
+    execution->stop();
+    return tl::unexpected(ok.error());
+  }
+
+  {
+    Sampler sampler(execution->child(), terms.devices, static_cast<std::size_t>(run.gpus));
+    auto ran = Clock::now(), spoke = ran;
+    double sampled = -kSampleEvery;  // when
+    std::uint64_t said = 0;
+    while (!(ending.exit = execution->poll())) {
+      if (terms.stop != nullptr && *terms.stop) {
+        execution->stop();
+        m.gave_up = true;
+        break;
+      }
+      if (execution->waiting()) {
+        ran = spoke = Clock::now();
+        std::this_thread::sleep_for(kPoll);
+        continue;
+      }
+      if (const double now_s = since(ran); now_s - sampled >= (now_s < kFirst ? kSampleEveryAtFirst : kSampleEvery)) {
+        sampler.sample();
+        sampled = now_s;
+      }
+      const std::uint64_t now = size_of(out) + size_of(err);
+      if (now != said) {
+        said = now;
+        spoke = Clock::now();
+      }
+      if (since(ran) >= config.time_limit_s) ending.out_of_time = true;
+      if (since(spoke) >= config.silence_limit_s) ending.hung = true;
+      if (ending.out_of_time || ending.hung) {
+        ending.exit = execution->poll();
+        execution->stop();
+        break;
+      }
+      std::this_thread::sleep_for(kPoll);
+    }
+    // A rank may outlive the program that started it.
+    if (ending.exit) execution->stop();
+    r.seconds = since(ran);
+    samples = sampler.result();
+  }
+  r.overhead_s = own_cpu_seconds() - cpu_before;
+  if (m.gave_up) {
+    if (const Status ok = store.interrupted(r.id, "the runner was told to stop"); !ok)
+      return tl::unexpected(ok.error());
+    r.state = RunState::interrupted;
+    return m;
+  }
+  ending.scheduler = execution->ended_by();
+  const auto oom_after = kernel_oom_kills();
+  ending.kernel_killed = oom_before && oom_after && *oom_after > *oom_before && ending.exit &&
+                         (ending.exit->signal == SIGKILL || ending.exit->status == 128 + SIGKILL);
+
+  const auto after = Clock::now();
+  WorkerReport report;
+  const std::string text = text_of(out);
+  if (launch->reports == BenchCommand::Reports::lines) {
+    report = read_worker_lines(text);
+  } else if (launch->reports == BenchCommand::Reports::pattern) {
+    report = read_by_pattern(text + "\n" + text_of(err), launch->step_ms, as.warmup_steps);
+  } else if (const auto logged = terms.readers->logged_steps(out)) {
+    report = read_logged_steps(*logged, as.warmup_steps);
+  }
+  std::int64_t asked = as.steps;
+  if (run.task == BenchTask::operators) {
+    asked = 0;
+  } else {
+    set_times(run, report, r);
+  }
+  set_power(samples, report, r);
+  FoundCause verdict;
+  const bool well = ending.exit && ending.exit->good() && static_cast<std::int64_t>(report.steps.size()) >= asked;
+  if (!well) {
+    auto found = terms.readers->diagnose({out, err});
+    if (found) verdict = std::move(*found);
+  }
+  judge(report, ending, verdict, asked, config.silence_limit_s, config.time_limit_s, r);
+  // What is neither a warm-up nor a measured step nor the trace: starting, and ending.
+  double steps_s = 0;
+  for (const MeasuredStep& s : report.steps) steps_s += s.ms / 1e3;
+  if (!report.steps.empty()) {
+    const double each = steps_s / static_cast<double>(report.steps.size());
+    r.startup_s = std::max(0.0, r.seconds - each * static_cast<double>(as.warmup_steps + as.steps));
+  }
+  m.steps = report.steps;
+  m.environment = environment_json(terms.devices, report.environment);
+  r.after_s = since(after);
+  if (const Status ok = store.finish(r, m.steps, m.environment); !ok) return tl::unexpected(ok.error());
+
+  // The row stands: a trace that cannot be read costs nothing of it.
+  const auto reading = Clock::now();
+  const std::string traces = r.directory + "/traces";
+  std::error_code error;
+  if (r.state == RunState::done && as.trace_steps > 0 && fs::exists(traces, error) && !fs::is_empty(traces, error)) {
+    const auto shares = terms.readers->dissect(traces);
+    r.traced = shares ? 1 : -1;
+    const Status ok = store.add_shares(r.id, r.traced, shares ? *shares : std::vector<ShareRow>());
+    if (!ok) return tl::unexpected(ok.error());
+  }
+  if (r.state == RunState::done && run.task == BenchTask::operators)
+    if (const auto rows = terms.readers->operators(r.directory + "/operators"); rows)
+      if (const Status ok = store.add_operators(r.id, *rows); !ok) return tl::unexpected(ok.error());
+  r.after_s += since(reading);
+  return m;
+}
+
+}  // namespace orrery

@@ -1,0 +1,72 @@
+// One run: started in a process group of its own, watched, ended at its limits, read, and its row finished.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/launch.h"
+#include "bench/machine.h"
+#include "bench/result_store.h"
+#include "bench/worker_lines.h"
+
+namespace orrery {
+
+struct FoundCause {                                  // of what a run left, as `orrery diagnose` has it
+  std::string reason{}, category{}, root_cause{}, advice{};  // reason "" = nothing was found
+};
+
+// What lies in other layers: logs and traces are read by their own commands' code.
+struct BenchReaders {
+  std::function<Result<FoundCause>(const std::vector<std::string>& logs)> diagnose;
+  std::function<Result<std::vector<LoggedStep>>(const std::string& log)> logged_steps;
+  std::function<Result<std::vector<ShareRow>>(const std::string& directory)> dissect;
+  std::function<Result<std::vector<OperatorRate>>(const std::string& directory)> operators;
+};
+
+// A program under way, here or elsewhere.
+class Execution {
+ public:
+  virtual ~Execution() = default;
+  virtual Status start(const RunLaunch& launch, const std::string& directory) = 0;
+  virtual std::optional<Exit> poll() = 0;
+  virtual void stop() = 0;  // with all that it started; returns when they are gone
+  virtual Child child() const { return {}; }
+  virtual std::string job() const { return ""; }
+  virtual bool waiting() const { return false; }  // not begun yet: a queue's time is not the run's
+  // Why it ended, where the scheduler knows: "out-of-memory", "time-limit", "node"; "" = it does not.
+  virtual std::string ended_by() const { return ""; }
+};
+std::unique_ptr<Execution> local_execution(double memory_limit_gib, std::int64_t ranks);
+
+struct RunTerms {
+  std::string workers;  // directory of the scripts, absolute
+  const BenchReaders* readers = nullptr;
+  const DeviceLibrary* devices = nullptr;             // may be null
+  const std::atomic<bool>* stop = nullptr;            // set: end the run and give up
+  std::function<std::unique_ptr<Execution>()> start;  // a new one
+};
+
+struct RunOutcome {
+  RunRow row;
+  std::vector<MeasuredStep> steps;
+  std::string environment;
+  bool gave_up = false;  // told to stop: the row is interrupted
+};
+
+// `row` has been begun in the store; its directory is there and empty. What the run left is in it afterwards. Errors:
+// of the store; that nothing could be started is a result (crashed).
+Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const MeasuredAs& as, RunRow row,
+                            ResultStore& store, const RunTerms& terms);
+
+// State, reason and the rest of how a run ended. `killed`: by the runner, at a limit.
+struct Ending {
+  std::optional<Exit> exit{};
+  bool hung = false, out_of_time = false, kernel_killed = false;  // kernel_killed: its out-of-memory killer struck
+  std::string scheduler{};                                          // Execution::ended_by
+};
+void judge(const WorkerReport& report, const Ending& ending, const FoundCause& verdict, std::int64_t asked_steps,
+           double silence_s, double limit_s, RunRow& row);
+
+}  // namespace orrery

@@ -1,0 +1,123 @@
+#include "bench/plan_runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <unordered_map>
+
+#include "base/median.h"
+
+namespace orrery {
+namespace {
+
+// Of the search for the largest batch: doublings and halvings until one fits and one does not.
+constexpr double kProbes = 8;
+constexpr double kTracedStep = 3;  // times a step that is not
+
+double first_startup(BenchFramework f) { return f == BenchFramework::trainer ? 0.5 : 15; }
+
+// The framework is the last part of an id.
+std::string framework_of_id(const std::string& id) { return id.substr(id.rfind('/') + 1); }
+
+}  // namespace
+
+std::string_view name_of(PlanState s) {
+  constexpr std::array<std::string_view, 6> kNames = {"planned",      "measured",    "refused",
+                                                      "does-not-fit", "over-budget", "not-chosen"};
+  return kNames[static_cast<std::size_t>(s)];
+}
+
+Pace pace_of(const std::vector<RunRow>& rows, BenchFramework framework) {
+  Pace p;
+  std::vector<double> startups, scales, all;
+  for (const RunRow& r : rows) {
+    if (r.state != RunState::done || framework_of_id(r.run) != name_of(framework)) continue;
+    if (r.startup_s) startups.push_back(*r.startup_s);
+    if (r.estimated_step_ms && *r.estimated_step_ms > 0) scales.push_back(r.step_ms.median / *r.estimated_step_ms);
+    if (r.kind != RunKind::probe) all.push_back(r.seconds);
+  }
+  p.startup_s = startups.empty() ? first_startup(framework) : median(startups);
+  if (!scales.empty()) p.scale = median(scales);
+  if (!all.empty()) p.unknown_s = median(all);
+  return p;
+}
+
+double seconds_of(const BenchConfig& c, const BenchRun& run, const RunEstimate& e, const Pace& pace) {
+  const double times = run.batch == 0 ? 1 + kProbes : 1;
+  if (!e.unknown.empty()) return times * std::min(pace.unknown_s, c.time_limit_s);
+  const double steps = static_cast<double>(c.warmup_steps + c.steps) + kTracedStep * static_cast<double>(c.trace_steps);
+  return times * std::min(c.time_limit_s, pace.startup_s + steps * e.step_ms * pace.scale / 1e3);
+}
+
+RunPlan plan_runs(const BenchConfig& config, RunEstimator& estimator, const std::vector<RunRow>& rows,
+                  const RunPlanTerms& terms) {
+  RunPlan plan;
+  ExpandedMatrix expanded = expand(config);
+  plan.doubles = expanded.doubles;
+  std::unordered_map<std::string, std::vector<const RunRow*>> results;
+  for (const RunRow& r : rows)
+    if (r.kind == RunKind::run && is_result(r.state)) results[r.hash].push_back(&r);
+  std::map<BenchFramework, Pace> paces;
+  std::vector<OrderedRun> ordered;
+  for (BenchRun& run : expanded.runs) {
+    PlannedRun p;
+    p.spec = spec_of(config, run);
+    p.hash = hash_of(p.spec);
+    p.estimate = estimator.estimate_of(run);
+    const auto pace = paces.try_emplace(run.framework, Pace{}).first;
+    if (pace->second.startup_s <= 0) pace->second = pace_of(rows, run.framework);
+    p.seconds = seconds_of(config, run, p.estimate, pace->second);
+    if (const auto found = results.find(p.hash); found != results.end()) {
+      p.attempts = static_cast<std::int64_t>(found->second.size());
+      p.latest = *found->second.back();
+    }
+    if (p.attempts > 0 && !terms.repeat) {
+      p.state = PlanState::measured;
+    } else if (!terms.only.empty() && run.id().find(terms.only) == std::string::npos) {
+      p.state = PlanState::not_chosen;
+      p.reason = "--only " + terms.only;
+    } else if (!p.estimate.fits && !terms.unfit) {
+      p.state = PlanState::does_not_fit;
+      p.reason =
+          fmt::format("{:.1f} GiB are estimated, {:.1f} are there", p.estimate.memory_gib, p.estimate.capacity_gib);
+    }
+    const bool waits = p.state == PlanState::planned;
+    ordered.push_back({levels_of(run), p.seconds, p.attempts > 0 && !waits});
+    p.run = std::move(run);
+    plan.runs.push_back(std::move(p));
+  }
+  // What does not run tells nothing and is not in the order.
+  std::vector<std::size_t> places;
+  std::vector<OrderedRun> waiting;
+  for (std::size_t i = 0; i < ordered.size(); ++i) {
+    if (plan.runs[i].state != PlanState::planned && !ordered[i].told) continue;
+    places.push_back(i);
+    waiting.push_back(ordered[i]);
+  }
+  const std::vector<std::size_t> order = by_information(waiting);
+  const std::vector<bool> in = within_budget(waiting, order, terms.budget_s > 0 ? terms.budget_s : config.budget_s);
+  for (const std::size_t i : order) {
+    PlannedRun& p = plan.runs[places[i]];
+    if (in[i]) {
+      plan.order.push_back(places[i]);
+      plan.seconds += p.seconds;
+    } else {
+      p.state = PlanState::over_budget;
+      p.reason = fmt::format("{:.0f} s do not fit into what the budget leaves", p.seconds);
+    }
+  }
+  for (RefusedRun& r : expanded.refused) {
+    PlannedRun p;
+    p.run = std::move(r.run);
+    p.state = PlanState::refused;
+    p.reason = std::move(r.reason);
+    p.estimate.unknown = "refused";
+    plan.runs.push_back(std::move(p));
+  }
+  return plan;
+}
+
+}  // namespace orrery

@@ -1,0 +1,177 @@
+#include "bench/run_estimate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "costs/operators.h"
+#include "facts/library.h"
+#include "serving/step_costs.h"
+
+namespace orrery {
+namespace {
+
+constexpr double kGib = 1 << 30;
+
+double d(std::int64_t x) { return static_cast<double>(x); }
+
+Framework framework_of(const BenchRun& run) {
+  switch (run.framework) {
+    case BenchFramework::deepspeed:
+      return Framework::deepspeed;
+    case BenchFramework::megatron:
+      return Framework::megatron;
+    case BenchFramework::fsdp:
+      return run.gpus > 1 ? Framework::fsdp : Framework::ddp;  // of one rank there is nothing to shard
+    default:
+      return Framework::ddp;
+  }
+}
+
+// A loop in Python round an eager model: a batch of prompts together, then one token of each after the other.
+EngineFacts eager_loop(const BenchRun& run) {
+  EngineFacts e;
+  e.name = "a loop in PyTorch";
+  e.scheduling = "static";
+  e.kv_growth = "reserved";
+  e.kernels = run.techniques.has("F") ? "separate" : "unfused";
+  e.max_num_seqs = run.batch;
+  e.max_batched_tokens = run.batch * run.seq_length;
+  e.gpu_memory_utilization = 1;
+  return e;
+}
+
+}  // namespace
+
+double tokens_of_step(const BenchRun& run, std::int64_t batch) {
+  return d(batch) * d(run.gpus) * d(run.task == BenchTask::inference ? run.output_tokens : run.seq_length);
+}
+
+EstimateJob job_of(const BenchRun& run, const PlatformFacts& platform, std::int64_t lora_rank,
+                   std::int64_t prompt_tokens) {
+  EstimateJob job;
+  job.model = run.model;
+  job.platform = platform;
+  job.finetune = run.task == BenchTask::finetune;
+  job.dp = run.gpus;
+  job.micro_batch_size = std::max<std::int64_t>(1, run.batch);
+  job.seq_length = run.seq_length;
+  job.framework = framework_of(run);
+  job.dropout = false;
+  const Techniques& t = run.techniques;
+  job.zero = job.framework == Framework::fsdp ? 3 : 0;
+  if (t.has("Z2") || t.has("Z2O")) job.zero = 2;
+  if (t.has("Z3") || t.has("Z3O")) job.zero = 3;
+  if (t.has("Z2O")) job.offload = Offload::optimizer;
+  if (t.has("Z3O")) job.offload = Offload::all;
+  if (t.has("R")) job.recompute = Recompute::full;
+  job.attention = t.has("F") || job.framework == Framework::megatron ? AttentionKind::flash : AttentionKind::unfused;
+  if (t.has("Q") || t.has("QL")) job.quantize = Quantize::nf4;
+  if (t.has("L")) job.method = Method::lora;
+  if (t.has("QL")) job.method = Method::qlora;
+  if (t.has("P")) job.method = Method::prompt;
+  job.lora_rank = lora_rank;
+  job.prompt_tokens = prompt_tokens;
+  (void)read_precision(run.precision, job.precision);  // one of those that the config knows
+  return job;
+}
+
+Result<RunEstimator> RunEstimator::of(const BenchConfig& config, Calibrate calibrate) {
+  RunEstimator e;
+  e.lora_rank_ = config.lora_rank;
+  e.prompt_tokens_ = config.prompt_tokens;
+  e.largest_batch_ = config.largest_batch;
+  e.calibrate_ = std::move(calibrate);
+  if (config.platform.empty()) return e;
+  OwnFacts own;
+  if (!config.facts.empty()) {
+    auto read = read_facts_directory(config.facts);
+    if (!read) return tl::unexpected(read.error());
+    own = std::move(*read);
+  }
+  auto platform = platform_named_or_read(config.platform, own);
+  if (!platform) return tl::unexpected(platform.error());
+  e.platform_ = std::move(*platform);
+  return e;
+}
+
+RunEstimate RunEstimator::training(const BenchRun& run) {
+  RunEstimate out;
+  EstimateJob job = job_of(run, *platform_, lora_rank_, prompt_tokens_);
+  if (const Status ok = check(job); !ok) {
+    out.unknown = ok.error().what;
+    return out;
+  }
+  JobCosts costs = costs_of(job);
+  if (calibrate_)
+    if (const Status ok = calibrate_(job, costs); !ok) {
+      out.unknown = ok.error().what;
+      return out;
+    }
+  if (run.batch == 0)
+    job.micro_batch_size = std::clamp<std::int64_t>(largest_micro_batch(job, costs), 1, largest_batch_);
+  const Estimate e = estimate(job, costs, scratch_);
+  out.batch = job.micro_batch_size;
+  out.step_ms = e.iteration_ns / 1e6;
+  out.memory_gib = e.memory.total;
+  out.capacity_gib = e.capacity_gib;
+  out.fits = e.capacity_gib <= 0 || e.fits;
+  return out;
+}
+
+RunEstimate RunEstimator::generation(const BenchRun& given) const {
+  RunEstimate out;
+  ServeJob job;
+  job.model = given.model;
+  job.platform = *platform_;
+  if (given.techniques.has("Q")) job.weights = WeightFormat::int4;
+  (void)read_precision(given.precision, job.precision);
+  BenchRun run = given;
+  const double length = d(run.seq_length + run.output_tokens);
+  const double weights = weight_bytes(job) * parameters(run.model), cache = kv_bytes_per_token(job);
+  out.capacity_gib = platform_->gpu.memory_gib;
+  // Logits of the last tokens alone; of a layer the widest tensors of the prompts.
+  const double wide = 2 * d(run.seq_length) * d(3 * run.model.ffn + 4 * run.model.hidden);
+  const double scores =
+      run.techniques.has("F") ? 0 : 3 * 2 * d(run.model.heads) * d(run.seq_length) * d(run.seq_length);
+  const double each = cache * length + wide + scores;
+  if (run.batch == 0) {
+    const double room = out.capacity_gib > 0 ? (out.capacity_gib * kGib - weights) / each : d(largest_batch_);
+    run.batch = std::clamp<std::int64_t>(static_cast<std::int64_t>(room), 1, largest_batch_);
+  }
+  job.engine = eager_loop(run);
+  if (const Status ok = check(job); !ok) {
+    out.unknown = ok.error().what;
+    return out;
+  }
+  const StepCosts costs(job);
+  const double prompts = d(run.batch), p = d(run.seq_length);
+  double ns = costs
+                  .step({.prefill_sequences = run.batch,
+                         .prefill_tokens = run.batch * run.seq_length,
+                         .prefill_pairs = prompts * p * (p + 1) / 2,
+                         .finishing = run.batch})
+                  .total();
+  // A token takes longer with each before it, evenly: the mean of the first and the last, so many times.
+  const auto token = [&](double context) {
+    return costs.step({.decode_sequences = run.batch, .decode_context = prompts * context}).total();
+  };
+  ns += d(run.output_tokens - 1) * (token(p) + token(length)) / 2;
+  out.batch = run.batch;
+  out.step_ms = ns / 1e6;
+  out.memory_gib = (weights + prompts * each) / kGib;
+  out.fits = out.capacity_gib <= 0 || out.memory_gib <= out.capacity_gib;
+  return out;
+}
+
+RunEstimate RunEstimator::estimate_of(const BenchRun& run) {
+  RunEstimate none;
+  if (!platform_) none.unknown = "no platform is named";
+  if (run.task == BenchTask::operators) none.unknown = "operators are measured, not estimated";
+  if (run.framework == BenchFramework::trainer) none.unknown = "the example trainer is none of the frameworks";
+  if (run.framework == BenchFramework::command) none.unknown = "what a command does is not known";
+  if (!none.unknown.empty()) return none;
+  return run.task == BenchTask::inference ? generation(run) : training(run);
+}
+
+}  // namespace orrery

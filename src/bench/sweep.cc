@@ -1,0 +1,310 @@
+#include "bench/sweep.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+namespace orrery {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kGrace = 5;  // s
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Processes of a run whose runner was killed: they carry its directory in their environment.
+std::vector<pid_t> processes_of(const std::string& directory) {
+  const std::string marked = "ORRERY_BENCH_RUN=" + directory;
+  std::vector<pid_t> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/proc", error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream in(entry.path() / "environ", std::ios::binary);
+    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    for (std::size_t i = 0; i < all.size();) {
+      const std::size_t end = std::min(all.find('\0', i), all.size());
+      if (all.compare(i, end - i, marked) == 0) found.push_back(static_cast<pid_t>(std::stol(name)));
+      i = end + 1;
+    }
+  }
+  return found;
+}
+
+class Sweeper {
+ public:
+  Sweeper(const BenchConfig& config, RunEstimator& estimator, RunPlan& plan, ResultStore& store,
+          const SweepTerms& terms)
+      : c_(config), estimator_(estimator), plan_(plan), store_(store), terms_(terms) {}
+
+  Result<SweepResult> run();
+
+ private:
+  Result<RunOutcome> once(const PlannedRun& p, RunKind kind, std::int64_t batch, std::int64_t warmup,
+                          std::int64_t steps, std::int64_t trace);
+  Result<RunOutcome> planned(const PlannedRun& p);
+  Result<RunOutcome> largest(const PlannedRun& p);
+  Status reference();
+  void tell(const std::string& what, const RunRow* ended);
+
+  const BenchConfig& c_;
+  RunEstimator& estimator_;
+  RunPlan& plan_;
+  ResultStore& store_;
+  const SweepTerms& terms_;
+  SweepResult out_;
+  RunTerms measure_;
+  std::shared_ptr<DeviceLibrary> devices_;
+  std::string state_;
+  std::vector<RunRow> rows_;  // of the store, with those of this sweep
+  std::size_t at_ = 0;        // of the order
+};
+
+void Sweeper::tell(const std::string& what, const RunRow* ended) {
+  if (!terms_.progress) return;
+  std::map<BenchFramework, Pace> paces;
+  double left = 0;
+  for (std::size_t i = at_ + (ended != nullptr ? 1 : 0); i < plan_.order.size(); ++i) {
+    const PlannedRun& p = plan_.runs[plan_.order[i]];
+    const auto [pace, fresh] = paces.try_emplace(p.run.framework);
+    if (fresh) pace->second = pace_of(rows_, p.run.framework);
+    left += seconds_of(c_, p.run, p.estimate, pace->second);
+  }
+  terms_.progress({at_ + (ended != nullptr ? 1 : 0), plan_.order.size(), what, left, ended});
+}
+
+Result<RunOutcome> Sweeper::once(const PlannedRun& p, RunKind kind, std::int64_t batch, std::int64_t warmup,
+                                 std::int64_t steps, std::int64_t trace) {
+  RunRow row;
+  row.run = p.run.id();
+  row.spec = p.spec;
+  row.hash = p.hash;
+  row.kind = kind;
+  row.batch = batch;
+  for (const RunRow& r : rows_)
+    if (r.kind == kind && r.hash == p.hash && is_result(r.state)) row.attempt = std::max(row.attempt, r.attempt + 1);
+  row.started = unix_seconds();
+  row.host = host_name();
+  row.load = load_average();
+  if (p.estimate.unknown.empty()) {
+    BenchRun at = p.run;
+    at.batch = batch;
+    const RunEstimate e = p.run.batch == batch ? p.estimate : estimator_.estimate_of(at);
+    if (e.unknown.empty()) {
+      row.estimated_step_ms = e.step_ms;
+      row.estimated_memory_gib = e.memory_gib;
+    }
+  }
+  // A number that no earlier run had, also where the store was made anew beside an old directory.
+  std::int64_t number = rows_.empty() ? 1 : rows_.back().id + 1;
+  std::error_code error;
+  do {
+    row.directory = fmt::format("{}/runs/{:06}", state_, number++);
+  } while (!fs::create_directory(row.directory, error) && !error);
+  if (error) return fail("cannot be made: " + error.message(), row.directory);
+  const auto id = store_.begin(row);
+  if (!id) return tl::unexpected(id.error());
+  row.id = *id;
+  measure_.start = [&]() -> std::unique_ptr<Execution> {
+    if (terms_.execution && p.run.task != BenchTask::operators) return terms_.execution(p.run);
+    return local_execution(c_.memory_limit_gib, p.run.gpus);
+  };
+  auto m = measure(c_, p.run, {batch, warmup, steps, trace}, row, store_, measure_);
+  if (!m) return m;
+  rows_.push_back(m->row);
+  out_.seconds += m->row.seconds;
+  out_.overhead_s += m->row.overhead_s;
+  out_.after_s += m->row.after_s;
+  return m;
+}
+
+Result<RunOutcome> Sweeper::largest(const PlannedRun& p) {
+  BatchSearch search;
+  search.limit = c_.largest_batch;
+  search.first = std::clamp<std::int64_t>(p.estimate.batch, 1, c_.largest_batch);
+  const auto learn = [&](const RunRow& r) {  // only what is out of memory says that a batch is too large
+    if (r.state == RunState::done) search.tried(r.batch, true);
+    if (r.state == RunState::out_of_memory) search.tried(r.batch, false);
+  };
+  for (const RunRow& r : rows_)
+    if (r.kind == RunKind::probe && r.hash == p.hash && is_result(r.state)) learn(r);
+  for (;;) {
+    while (const std::int64_t batch = search.next()) {
+      tell(fmt::format("{}: does a batch of {} fit?", p.run.id(), batch), nullptr);
+      auto probe = once(p, RunKind::probe, batch, 1, 1, 0);
+      if (!probe || probe->gave_up) return probe;
+      const RunState s = probe->row.state;
+      if (s != RunState::done && s != RunState::out_of_memory) break;  // the run itself will say it
+      learn(probe->row);
+    }
+    tell(fmt::format("{}: measured at a batch of {}", p.run.id(), std::max<std::int64_t>(1, search.fits)), nullptr);
+    auto m = once(p, RunKind::run, std::max<std::int64_t>(1, search.fits), c_.warmup_steps, c_.steps, c_.trace_steps);
+    if (!m || m->gave_up || m->row.state != RunState::out_of_memory || search.fits <= 1) return m;
+    // Many steps need more than two did. It is no result of its own: the search goes on below.
+    if (const Status ok = store_.interrupted(m->row.id, fmt::format("out of memory at a batch of {}", search.fits));
+        !ok)
+      return tl::unexpected(ok.error());
+    rows_.back().state = RunState::interrupted;
+    search.fails = search.fits;
+    search.fits = 0;
+  }
+}
+
+Result<RunOutcome> Sweeper::planned(const PlannedRun& p) {
+  if (p.run.batch == 0) return largest(p);
+  tell(p.run.id(), nullptr);
+  return once(p, RunKind::run, p.run.batch, c_.warmup_steps, c_.steps, c_.trace_steps);
+}
+
+// The first run that ended well, again: what has changed since is the machine.
+Status Sweeper::reference() {
+  if (c_.reference_every <= 0) return {};
+  const RunRow* first = nullptr;
+  std::int64_t since = 0;
+  for (const RunRow& r : rows_) {
+    if (r.kind == RunKind::reference && is_result(r.state)) since = 0;
+    if (r.kind != RunKind::run || !is_result(r.state)) continue;
+    ++since;
+    if (!first && r.state == RunState::done && r.step_ms.count > 0)
+      if (std::any_of(plan_.runs.begin(), plan_.runs.end(), [&](const PlannedRun& p) { return p.hash == r.hash; }))
+        first = &r;
+  }
+  if (!first || since < c_.reference_every) return {};
+  const std::string hash = first->hash;
+  const std::int64_t batch = first->batch;
+  for (const PlannedRun& p : plan_.runs) {
+    if (p.hash != hash) continue;
+    tell(p.run.id() + ": the reference again", nullptr);
+    const auto m = once(p, RunKind::reference, batch, c_.warmup_steps, c_.steps, 0);
+    if (!m) return tl::unexpected(m.error());
+    break;
+  }
+  return {};
+}
+
+Result<SweepResult> Sweeper::run() {
+  state_ = state_directory(store_.path());
+  std::error_code error;
+  fs::create_directories(state_ + "/runs", error);
+  if (error) return fail("cannot be made: " + error.message(), state_ + "/runs");
+  measure_.workers = state_ + "/workers";
+  if (const Status ok = write_workers(measure_.workers); !ok) return tl::unexpected(ok.error());
+  devices_ = DeviceLibrary::open();
+  measure_.readers = terms_.readers;
+  measure_.devices = devices_.get();
+  measure_.stop = terms_.stop;
+  auto rows = store_.rows();
+  if (!rows) return tl::unexpected(rows.error());
+  rows_ = std::move(*rows);
+
+  // A trace that was recorded and not read yet, because the runner was killed in between.
+  for (const RunRow& r : rows_) {
+    const std::string traces = r.directory + "/traces";
+    if (r.state != RunState::done || r.traced != 0 || !fs::exists(traces, error) || fs::is_empty(traces, error))
+      continue;
+    if (const Status ok = store_.add_shares(r.id, -1, {}); !ok) return tl::unexpected(ok.error());
+    if (const auto shares = terms_.readers->dissect(traces))
+      if (const Status ok = store_.add_shares(r.id, 1, *shares); !ok) return tl::unexpected(ok.error());
+  }
+
+  for (at_ = 0; at_ < plan_.order.size(); ++at_) {
+    if (terms_.stop != nullptr && *terms_.stop) break;
+    if (const Status ok = reference(); !ok) return tl::unexpected(ok.error());
+    if (terms_.stop != nullptr && *terms_.stop) break;
+    PlannedRun& p = plan_.runs[plan_.order[at_]];
+    const auto m = planned(p);
+    if (!m) return tl::unexpected(m.error());
+    if (m->gave_up) break;
+    ++out_.ran;
+    out_.failed += m->row.state == RunState::done ? 0 : 1;
+    p.latest = m->row;
+    ++p.attempts;
+    p.state = PlanState::measured;
+    tell(p.run.id(), &m->row);
+  }
+  out_.stopped = at_ < plan_.order.size();
+  return out_;
+}
+
+}  // namespace
+
+std::string state_directory(const std::string& store) { return fs::absolute(store).string() + ".d"; }
+
+Result<RunnerLock> RunnerLock::take(const std::string& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  const std::string path = directory + "/runner.lock";
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return fail(std::string("cannot be written: ") + std::strerror(errno), path);
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    char text[32] = {};
+    const ssize_t n = ::pread(fd, text, sizeof text - 1, 0);
+    ::close(fd);
+    return fail(fmt::format("another runner measures into this store{}",
+                            n > 0 ? fmt::format(" (process {})", std::string(text, static_cast<std::size_t>(n))) : ""),
+                directory, "wait for it, or end it");
+  }
+  const std::string mine = std::to_string(::getpid());
+  if (::ftruncate(fd, 0) == 0) (void)!::pwrite(fd, mine.data(), mine.size(), 0);
+  return RunnerLock(fd);
+}
+RunnerLock::RunnerLock(RunnerLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+RunnerLock::~RunnerLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Result<std::int64_t> settle_interrupted(ResultStore& store) {
+  const auto rows = store.rows();
+  if (!rows) return tl::unexpected(rows.error());
+  std::int64_t settled = 0;
+  for (const RunRow& r : *rows) {
+    if (r.state != RunState::running) continue;
+    if (r.host == host_name() && r.slurm_job.empty()) {
+      if (r.child.pid > 0) (void)stop_session(r.child, kGrace);
+      for (const pid_t pid : processes_of(r.directory))
+        if (pid != ::getpid()) ::kill(pid, SIGKILL);
+    }
+    if (const Status ok = store.interrupted(r.id, "the runner ended before it did"); !ok)
+      return tl::unexpected(ok.error());
+    ++settled;
+  }
+  return settled;
+}
+
+std::int64_t BatchSearch::next() const {
+  if (fits == 0 && fails == 0) return std::min(first, limit);
+  if (fails == 0) return fits >= limit ? 0 : std::min(2 * fits, limit);
+  if (fails <= 1) return 0;
+  if (fits == 0) return std::max<std::int64_t>(1, fails / 2);
+  return fails - fits <= 1 ? 0 : fits + (fails - fits) / 2;
+}
+
+void BatchSearch::tried(std::int64_t batch, bool fitted) {
+  if (fitted) {
+    fits = std::max(fits, batch);
+  } else if (fails == 0 || batch < fails) {
+    fails = batch;
+  }
+}
+
+Result<SweepResult> sweep(const BenchConfig& config, RunEstimator& estimator, RunPlan& plan, ResultStore& store,
+                          const SweepTerms& terms) {
+  return Sweeper(config, estimator, plan, store, terms).run();
+}
+
+}  // namespace orrery

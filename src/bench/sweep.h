@@ -1,0 +1,72 @@
+// The runs of a plan, one after the other; kept in the store as they end, so that a kill at any moment costs the run
+// that is under way. One runner at a time.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/measure.h"
+#include "bench/plan_runs.h"
+#include "data/notes.h"
+
+namespace orrery {
+
+// Held while a sweep runs; the kernel lets go of it when the process ends, however it ends.
+class RunnerLock {
+ public:
+  // Errors: another runner has it, and which process that is.
+  static Result<RunnerLock> take(const std::string& state_directory);
+  RunnerLock(RunnerLock&& other) noexcept;
+  RunnerLock& operator=(RunnerLock&&) = delete;
+  ~RunnerLock();
+
+ private:
+  explicit RunnerLock(int fd) : fd_(fd) {}
+  int fd_ = -1;
+};
+
+// Beside the store: scripts, and a folder a run with its log, specification and traces.
+std::string state_directory(const std::string& store);
+
+struct SweepProgress {
+  std::size_t done = 0, all = 0;  // runs of the plan
+  std::string what;               // id, and what is done of it
+  double left_s = 0;              // estimated
+  const RunRow* ended = nullptr;  // the run that just ended; nullptr = one begins
+};
+
+struct SweepTerms {
+  const BenchReaders* readers = nullptr;
+  const std::atomic<bool>* stop = nullptr;
+  std::function<void(const SweepProgress&)> progress;
+  // How a run is started; empty: here.
+  std::function<std::unique_ptr<Execution>(const BenchRun& run)> execution;
+};
+
+struct SweepResult {
+  std::size_t ran = 0, failed = 0;
+  bool stopped = false;
+  double seconds = 0, overhead_s = 0,
+         after_s = 0;  // of all runs: wall time, the runner's own processor time beside them
+  Notes notes;
+};
+
+// Errors: of the store, of the state directory. What goes wrong with a run is its result.
+Result<SweepResult> sweep(const BenchConfig& config, RunEstimator& estimator, RunPlan& plan, ResultStore& store,
+                          const SweepTerms& terms);
+
+// Rows that a killed runner left as running: their processes are ended, the rows marked. Returns how many.
+Result<std::int64_t> settle_interrupted(ResultStore& store);
+
+// The search for the largest batch: which is to be tried next, of what is known. 0 = it is settled: `largest` is the
+// answer (0: not even one sequence fits).
+struct BatchSearch {
+  std::int64_t first = 1, limit = 1024;
+  std::int64_t fits = 0;   // the largest that did
+  std::int64_t fails = 0;  // the smallest that did not; 0 = none
+  std::int64_t next() const;
+  void tried(std::int64_t batch, bool fitted);
+};
+
+}  // namespace orrery

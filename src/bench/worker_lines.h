@@ -1,0 +1,41 @@
+// What a worker says: the JSON lines of docs/formats/bench.md, among whatever else it prints.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "bench/result_store.h"
+
+namespace orrery {
+
+struct WorkerReport {
+  std::vector<MeasuredStep> steps;  // after the warm-up
+  std::vector<double> prefill_ms, decode_ms;
+  std::int64_t warm_steps = 0;  // seen
+  bool ready = false, done = false;
+  std::string environment;                                              // JSON object; "" = not told
+  std::string missing, missing_error;                                   // package
+  std::string refused;                                                  // reason
+  std::string traces;                                                   // directory
+  std::optional<double> device_peak_bytes{}, device_allocated_bytes{};  // the largest rank
+  std::optional<double> host_peak_bytes{};                              // sum over the ranks that told
+  std::optional<double> power_w{};
+  std::int64_t bad_lines = 0;  // that have the key and are not as they should be
+  std::string first_bad;
+};
+
+// Any text; lines that do not begin with a brace or have no "orrery_bench" are the worker's own.
+WorkerReport read_worker_lines(std::string_view text);
+
+// `pattern` has one group: a step's milliseconds. The first `warm` steps are the warm-up.
+WorkerReport read_by_pattern(std::string_view text, const std::string& pattern, std::int64_t warm);
+
+struct LoggedStep {  // of a log that `orrery diagnose` understands
+  std::int64_t step = -1;
+  double seconds = -1;  // below 0 = not said
+};
+WorkerReport read_logged_steps(const std::vector<LoggedStep>& logged, std::int64_t warm);
+
+}  // namespace orrery

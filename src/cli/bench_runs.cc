@@ -1,0 +1,221 @@
+#include "cli/bench_runs.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+
+#include "base/output.h"
+#include "base/progress.h"
+#include "bench/sweep.h"
+#include "cli/bench_readers.h"
+#include "cli/common_options.h"
+#include "cli/options.h"
+#include "cli/read_options.h"
+#include "reports/bench.h"
+#include "writers/html.h"
+
+namespace orrery {
+namespace {
+
+std::atomic<bool> stop_asked{false};  // a handler of signals has no other way to tell
+
+// SIGINT and SIGTERM end the run that is under way and then this program. A second one does what it always does.
+void stop_on_signals() {
+  struct sigaction how {};
+  how.sa_handler = [](int) { stop_asked = true; };
+  how.sa_flags = static_cast<int>(SA_RESETHAND);
+  ::sigaction(SIGINT, &how, nullptr);
+  ::sigaction(SIGTERM, &how, nullptr);
+}
+
+struct Asked {
+  RunOptions options;
+  BenchConfig config;
+  RunPlanTerms terms;
+};
+
+Result<Asked> understood(const Args& args) {
+  Asked a;
+  const auto options = understand(*find_command("bench"), args);
+  if (!options) return tl::unexpected(options.error());
+  a.options = *options;
+  auto config = read_bench_config(args.positional[1]);
+  if (!config) return tl::unexpected(config.error());
+  a.config = std::move(*config);
+  if (args.has("--store")) a.config.store = args.value("--store");
+  a.terms.only = args.value("--only");
+  a.terms.unfit = args.has("--unfit");
+  a.terms.repeat = args.has("--repeat");
+  if (const Status ok = real(args, "--budget", a.terms.budget_s, 1, 1e9); !ok) return tl::unexpected(ok.error());
+  return a;
+}
+
+Result<std::vector<RunRow>> rows_of(const std::string& store) {
+  if (::access(store.c_str(), F_OK) != 0) return std::vector<RunRow>();
+  const auto opened = ResultStore::open(store, false);
+  if (!opened) return tl::unexpected(opened.error());
+  return opened->rows();
+}
+
+Status finish_facts(const ResultStore& store, BenchFacts& facts) {
+  auto shares = store.shares();
+  if (!shares) return tl::unexpected(shares.error());
+  auto operators = store.operators();
+  if (!operators) return tl::unexpected(operators.error());
+  auto environments = store.environments();
+  if (!environments) return tl::unexpected(environments.error());
+  facts.shares = std::move(*shares);
+  facts.operators = std::move(*operators);
+  facts.environments = std::move(*environments);
+  return {};
+}
+
+std::string duration(double s) {
+  if (s < 90) return fmt::format("{:.0f} s", s);
+  if (s < 5400) return fmt::format("{:.0f} min", s / 60);
+  return fmt::format("{:.1f} h", s / 3600);
+}
+
+std::string outcome(const RunRow& r) {
+  if (r.state != RunState::done) return fmt::format("{}: {}", name_of(r.state), r.reason);
+  if (r.step_ms.count == 0) return "done";
+  return fmt::format("{:.1f} ms a step", r.step_ms.median);
+}
+
+}  // namespace
+
+Result<int> run_bench_plan(const Args& args) {
+  auto asked = understood(args);
+  if (!asked) return tl::unexpected(asked.error());
+  auto estimator = RunEstimator::of(asked->config);
+  if (!estimator) return tl::unexpected(estimator.error());
+  BenchFacts facts;
+  auto rows = rows_of(asked->config.store);
+  if (!rows) return tl::unexpected(rows.error());
+  facts.rows = std::move(*rows);
+  const RunPlan plan = plan_runs(asked->config, *estimator, facts.rows, asked->terms);
+  facts.entries = entries_of(plan, facts.rows, *estimator);
+  facts.has_platform = estimator->has_platform();
+  return emit(bench_plan_document(asked->config, plan, facts), asked->options);
+}
+
+Result<int> run_bench_run(const Args& args) {
+  auto asked = understood(args);
+  if (!asked) return tl::unexpected(asked.error());
+  const BenchConfig& config = asked->config;
+  auto estimator = RunEstimator::of(config);
+  if (!estimator) return tl::unexpected(estimator.error());
+  const auto lock = RunnerLock::take(state_directory(config.store));
+  if (!lock) return tl::unexpected(lock.error());
+  auto store = ResultStore::open(config.store, true);
+  if (!store) return tl::unexpected(store.error());
+  const auto settled = settle_interrupted(*store);
+  if (!settled) return tl::unexpected(settled.error());
+  auto rows = store->rows();
+  if (!rows) return tl::unexpected(rows.error());
+  RunPlan plan = plan_runs(config, *estimator, *rows, asked->terms);
+  const auto measured = std::count_if(plan.runs.begin(), plan.runs.end(),
+                                      [](const PlannedRun& p) { return p.state == PlanState::measured; });
+  if (plan.order.empty()) {
+    if (measured > 0)
+      return fail(fmt::format("nothing to run: {} runs are measured already", measured), config.store,
+                  "--repeat runs them again, `orrery bench report` shows them");
+    return fail("nothing to run", config.path, "`orrery bench plan` says why");
+  }
+  stop_on_signals();
+  const BenchReaders readers = bench_readers(asked->options.threads);
+  Progress progress(asked->options.show_progress);
+  const bool lines = !asked->options.quiet && !asked->options.show_progress;
+  SweepTerms terms;
+  terms.readers = &readers;
+  terms.stop = &stop_asked;
+  terms.progress = [&](const SweepProgress& p) {
+    if (p.ended != nullptr && lines)
+      (void)write_all(
+          STDERR_FILENO,
+          fmt::format("[{}/{}] {}: {}; about {} left\n", p.done, p.all, p.what, outcome(*p.ended), duration(p.left_s)),
+          "standard error");
+    progress.stage(
+        fmt::format("{} of {}, about {} left: {}", std::min(p.done + 1, p.all), p.all, duration(p.left_s), p.what));
+    progress.update(p.done, p.all);
+  };
+  auto result = sweep(config, *estimator, plan, *store, terms);
+  if (!result) return tl::unexpected(result.error());
+  progress.finish();
+  if (*settled > 0)
+    result->notes.add("interrupted", Severity::info, static_cast<std::uint64_t>(*settled), "",
+                      "runs that an earlier runner did not end: they were run again");
+  BenchFacts facts;
+  auto all = store->rows();
+  if (!all) return tl::unexpected(all.error());
+  facts.rows = std::move(*all);
+  asked->terms.repeat = false;
+  const RunPlan left = plan_runs(config, *estimator, facts.rows, asked->terms);
+  facts.entries = entries_of(left, facts.rows, *estimator);
+  facts.has_platform = estimator->has_platform();
+  const auto status = emit(bench_run_document(config, *result, facts), asked->options);
+  if (!status) return status;
+  return result->stopped ? kIncomplete : *status;
+}
+
+Result<int> run_bench_report(const Args& args) {
+  auto asked = understood(args);
+  if (!asked) return tl::unexpected(asked.error());
+  const BenchConfig& config = asked->config;
+  auto estimator = RunEstimator::of(config);
+  if (!estimator) return tl::unexpected(estimator.error());
+  const auto store = ResultStore::open(config.store, false);
+  if (!store) return fail(store.error().what, store.error().where, "`orrery bench run` makes it");
+  BenchFacts facts;
+  auto rows = store->rows();
+  if (!rows) return tl::unexpected(rows.error());
+  facts.rows = std::move(*rows);
+  const RunPlan plan = plan_runs(config, *estimator, facts.rows, asked->terms);
+  facts.entries = entries_of(plan, facts.rows, *estimator);
+  facts.has_platform = estimator->has_platform();
+  if (const Status ok = finish_facts(*store, facts); !ok) return tl::unexpected(ok.error());
+  if (args.has("--against")) {
+    const auto old_store = ResultStore::open(args.value("--against"), false);
+    if (!old_store) return fail(old_store.error().what, "--against " + old_store.error().where);
+    const auto before = old_store->rows();
+    if (!before) return tl::unexpected(before.error());
+    facts.compared = compare(*before, facts.rows);
+    if (std::none_of(facts.compared.begin(), facts.compared.end(),
+                     [](const ComparedRun& c) { return c.change != Change::only_new && c.change != Change::only_old; }))
+      return fail("no run that this store has, too", "--against " + args.value("--against"), "another store");
+  }
+  const Document d = bench_report_document(config, facts);
+  if (const std::string path = args.value("--html"); !path.empty()) {
+    const PageText text{.title = config.name, .subtitle = config.store};
+    if (const Status ok = write_html(path, d, bench_charts(facts), text); !ok) return tl::unexpected(ok.error());
+  }
+  const auto status = emit(d, asked->options);
+  if (!status) return status;
+  const bool worse = std::any_of(facts.compared.begin(), facts.compared.end(), [](const ComparedRun& c) {
+    return c.change == Change::slower || c.change == Change::fails_now;
+  });
+  return worse ? kIncomplete : *status;
+}
+
+std::vector<OptionSpec> bench_runs_options() {
+  return {
+      {"--store", "FILE", "results, instead of where the matrix says", Takes::file},
+      {"--only", "TEXT", "runs whose id has TEXT in it", Takes::word},
+      {"--unfit", "", "run what does not fit by the estimate, too"},
+      {"--repeat", "", "run: what is measured already again; the newest result counts"},
+      {"--budget", "S", "seconds that the runs may take together: the most informative are chosen", Takes::word},
+      {"--against", "OLD.db", "report: compare with an older store; what became slower is exit status 1", Takes::file},
+      {"--html", "FILE", "report: write one self-contained page, tables and plots", Takes::file}};
+}
+
+std::vector<Example> bench_runs_examples() {
+  return {{"Which runs a matrix has, in which order, and what they should take:",
+           "orrery bench plan samples/bench-a800.toml"},
+          {"Measure on this machine, without Python, with the example trainer; then the tables:",
+           "orrery bench run samples/bench-trainer.toml --store /tmp/orrery-trainer.db --only b1"}};
+}
+
+}  // namespace orrery

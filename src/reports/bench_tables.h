@@ -1,0 +1,22 @@
+// The sections that documents of `orrery bench` are made of.
+#pragma once
+#include "reports/bench.h"
+
+namespace orrery {
+
+std::string bench_series(const BenchRun& r);  // what a run is beside its techniques and batch
+
+Cell known_cell(bool known, double x);  // else an empty one
+
+Section bench_runs(const BenchFacts& facts, bool plan);
+Section bench_states(const BenchFacts& facts);
+Section bench_order(const RunPlan& plan);
+Section bench_throughput(const BenchFacts& facts);
+Section bench_scaling(const BenchFacts& facts);
+Section bench_shares(const BenchFacts& facts, const std::string& level);
+Section bench_operators(const BenchFacts& facts);
+Section bench_noise(const BenchFacts& facts);
+Section bench_environments(const BenchFacts& facts);
+Section bench_compared(const BenchFacts& facts);
+
+}  // namespace orrery

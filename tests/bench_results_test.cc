@@ -1,0 +1,225 @@
+// What comes of a run: lines of workers, how it ended, the store, the search for the largest batch, comparisons.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "bench/analysis.h"
+#include "bench/measure.h"
+#include "bench/sweep.h"
+#include "bench/worker_lines.h"
+
+namespace orrery {
+namespace {
+
+struct Directory {
+  std::string path;
+  Directory() {
+    std::string name = (std::filesystem::temp_directory_path() / "orrery-bench-XXXXXX").string();
+    path = ::mkdtemp(name.data());
+  }
+  ~Directory() { std::filesystem::remove_all(path); }
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+};
+
+TEST(BenchLines, StepsMemoryAndWhatElseAWorkerSays) {
+  const WorkerReport r = read_worker_lines(
+      "loading\n"
+      "{\"orrery_bench\": \"environment\", \"torch\": \"9\"}\n"
+      "{\"orrery_bench\": \"step\", \"step\": 0, \"warmup\": true, \"ms\": 900}\n"
+      "[rank0]: {\"orrery_bench\": \"step\", \"step\": 1, \"ms\": 10.5, \"cpu_ms\": 9}\n"
+      "{\"orrery_bench\": \"step\", \"step\": 2, \"ms\": 11}\n"
+      "{\"orrery_bench\": \"memory\", \"rank\": 0, \"device_peak_bytes\": 5, \"host_peak_bytes\": 100}\n"
+      "{\"orrery_bench\": \"memory\", \"rank\": 1, \"device_peak_bytes\": 7, \"host_peak_bytes\": 50}\n"
+      "{\"orrery_bench\": \"step\", \"ms\": -1}\n"
+      "{\"orrery_bench\": \"step\", \"ms\": \"x\"}\n"
+      "{\"orrery_bench\": \"step\", \"ms\": 1\n"
+      "{\"orrery_bench\": \"done\"}");
+  EXPECT_EQ(r.warm_steps, 1);
+  ASSERT_EQ(r.steps.size(), 2u);
+  EXPECT_EQ(r.steps[0].ms, 10.5);
+  EXPECT_EQ(r.steps[0].cpu_ms, 9);
+  EXPECT_FALSE(r.steps[1].cpu_ms);
+  EXPECT_EQ(r.device_peak_bytes, 7);  // of the fullest rank
+  EXPECT_EQ(r.host_peak_bytes, 150);  // of all together
+  EXPECT_EQ(r.environment, "{\"torch\":\"9\"}");
+  EXPECT_EQ(r.bad_lines, 3);
+  EXPECT_TRUE(r.done);
+}
+
+TEST(BenchLines, APatternAndALogLeaveTheWarmUpOut) {
+  const WorkerReport r =
+      read_by_pattern("step time: 9 ms\nx\nstep time: 5.5 ms\nstep time: 6 ms\n", "step time: ([0-9.]+) ms", 1);
+  ASSERT_EQ(r.steps.size(), 2u);
+  EXPECT_EQ(r.steps[0].ms, 5.5);
+  const WorkerReport l = read_logged_steps({{1, 0.9}, {2, -1}, {3, 0.5}}, 1);
+  ASSERT_EQ(l.steps.size(), 1u);
+  EXPECT_EQ(l.steps[0].ms, 500);
+}
+
+RunRow judged(const WorkerReport& report, const Ending& ending, const FoundCause& cause = {}) {
+  RunRow row;
+  judge(report, ending, cause, 2, 30, 100, row);
+  return row;
+}
+
+WorkerReport two_steps() {
+  WorkerReport r;
+  r.steps = {{0, 1.0}, {1, 1.0}};
+  return r;
+}
+
+TEST(BenchJudge, EveryEndHasAStateAndAReason) {
+  EXPECT_EQ(judged(two_steps(), {.exit = Exit{0, 0}}).state, RunState::done);
+  EXPECT_EQ(judged(two_steps(), {.exit = Exit{1, 0}}).state, RunState::crashed);
+  const RunRow early = judged({}, {.exit = Exit{0, 0}});
+  EXPECT_EQ(early.state, RunState::crashed);
+  EXPECT_EQ(early.reason, "it ended well after 0 of 2 steps");
+  EXPECT_EQ(judged({}, {.exit = Exit{1, 0}}, {.reason = "Out of Memory Error"}).state, RunState::out_of_memory);
+  EXPECT_EQ(judged({}, {.exit = Exit{0, SIGKILL}, .kernel_killed = true}).state, RunState::out_of_memory);
+  const RunRow killed = judged({}, {.exit = Exit{0, SIGSEGV}});
+  EXPECT_EQ(killed.state, RunState::crashed);
+  EXPECT_NE(killed.reason.find("signal 11"), std::string::npos);
+  EXPECT_EQ(judged({}, {.hung = true}).state, RunState::hang);
+  EXPECT_EQ(judged(two_steps(), {.out_of_time = true}).reason, "2 of 2 steps in 100 s");
+  WorkerReport missing;
+  missing.missing = "deepspeed";
+  EXPECT_EQ(judged(missing, {.exit = Exit{3, 0}}).state, RunState::missing_package);
+  EXPECT_EQ(judged({}, {.exit = Exit{1, 0}},
+                   {.reason = "Import Error", .root_cause = "ModuleNotFoundError: No module named 'apex'"})
+                .state,
+            RunState::missing_package);
+  WorkerReport refused;
+  refused.refused = "no GPU";
+  EXPECT_EQ(judged(refused, {.exit = Exit{4, 0}}).state, RunState::refused);
+  EXPECT_EQ(judged({}, {.exit = Exit{1, 0}, .scheduler = "time-limit"}).state, RunState::time_limit);
+}
+
+TEST(BenchSearch, FindsTheLargestThatFits) {
+  for (std::int64_t largest = 0; largest <= 40; ++largest)
+    for (const std::int64_t first : {1, 7, 33}) {
+      BatchSearch s;
+      s.first = first;
+      s.limit = 64;
+      int tries = 0;
+      while (const std::int64_t b = s.next()) {
+        ASSERT_LT(++tries, 20);
+        ASSERT_TRUE(b != s.fits && b != s.fails);
+        s.tried(b, b <= largest);
+      }
+      EXPECT_EQ(s.fits, largest) << "from " << first;
+    }
+  BatchSearch all{.first = 5, .limit = 12};
+  while (const std::int64_t b = all.next()) all.tried(b, true);
+  EXPECT_EQ(all.fits, 12);
+}
+
+RunRow row_of(const std::string& run, double ms, double sd = 0.1, RunKind kind = RunKind::run) {
+  RunRow r;
+  r.run = run;
+  r.hash = run;
+  r.kind = kind;
+  r.state = RunState::done;
+  r.batch = 1;
+  r.step_ms = {100, ms, ms, sd};
+  return r;
+}
+
+TEST(BenchStore, WhatIsFinishedComesBack) {
+  const Directory dir;
+  auto store = ResultStore::open(dir.path + "/s.db", true);
+  ASSERT_TRUE(store) << store.error().line();
+  RunRow r;
+  r.run = "a", r.spec = "{}", r.hash = "h", r.directory = "d", r.host = "n", r.batch = 4;
+  r.estimated_step_ms = 7;
+  const auto id = store->begin(r);
+  ASSERT_TRUE(id);
+  ASSERT_TRUE(store->started(*id, {12, 34}, ""));
+  EXPECT_EQ(store->rows()->front().state, RunState::running);
+  r.id = *id;
+  r.state = RunState::done;
+  r.step_ms = times_of({1, 2, 6});
+  r.device_power_w = 300;
+  r.traced = 1;
+  ASSERT_TRUE(store->finish(r, {{0, 1, 0.5}, {1, 2, {}}, {2, 6, {}}}, "{\"x\":1}"));
+  ASSERT_TRUE(store->add_shares(*id, 1, {{"phase", "forward", "", 1, 2, 30}}));
+  const auto rows = store->rows();
+  ASSERT_TRUE(rows);
+  const RunRow& back = rows->front();
+  EXPECT_EQ(back.state, RunState::done);
+  EXPECT_EQ(back.step_ms.mean, 3);
+  EXPECT_EQ(back.step_ms.median, 2);
+  EXPECT_NEAR(back.step_ms.sd, 2.6457513, 1e-6);
+  EXPECT_EQ(back.device_power_w, 300);
+  EXPECT_FALSE(back.host_power_w);  // not readable is not zero
+  EXPECT_EQ(back.estimated_step_ms, 7);
+  EXPECT_EQ(back.child.pid, 12);
+  EXPECT_EQ(back.environment, 1);
+  EXPECT_EQ(store->steps(*id)->size(), 3u);
+  EXPECT_EQ(store->shares()->front().second.pct, 30);
+  EXPECT_EQ(store->environments()->front().second, "{\"x\":1}");
+  EXPECT_FALSE(ResultStore::open(dir.path + "/none.db", false));
+}
+
+TEST(BenchLock, OneRunnerAtATime) {
+  const Directory dir;
+  {
+    const auto first = RunnerLock::take(dir.path);
+    ASSERT_TRUE(first);
+    const auto second = RunnerLock::take(dir.path);
+    ASSERT_FALSE(second);
+    EXPECT_NE(second.error().what.find(std::to_string(::getpid())), std::string::npos);
+  }
+  EXPECT_TRUE(RunnerLock::take(dir.path));
+}
+
+TEST(BenchAnalysis, SlowerBeyondTheNoise) {
+  // Medians of 100 steps with a deviation of 1 vary by 0.125: three times both together are 0.53 % of 100 ms, so 3 %
+  // decide.
+  const std::vector<RunRow> before = {row_of("a", 100, 1), row_of("b", 100, 1),  row_of("c", 100, 1),
+                                      row_of("d", 100),    row_of("e", 100, 40), row_of("only", 1)};
+  std::vector<RunRow> now = {row_of("a", 102, 1), row_of("b", 104, 1), row_of("c", 90, 1), row_of("d", 1),
+                             row_of("e", 110, 40)};
+  now[3].state = RunState::crashed;
+  const auto c = compare(before, now);
+  ASSERT_EQ(c.size(), 6u);
+  EXPECT_EQ(c[0].change, Change::same);
+  EXPECT_EQ(c[1].change, Change::slower);
+  EXPECT_EQ(c[2].change, Change::faster);
+  EXPECT_EQ(c[3].change, Change::fails_now);
+  EXPECT_EQ(c[4].change, Change::same);  // its steps vary by 40 %
+  EXPECT_EQ(c[5].change, Change::only_old);
+  EXPECT_NEAR(c[1].change_pct, 4, 1e-9);
+}
+
+TEST(BenchAnalysis, ANoisyMachineAllowsMore) {
+  std::vector<RunRow> before = {row_of("a", 100), row_of("r", 100)}, now = {row_of("a", 110), row_of("r", 100)};
+  EXPECT_EQ(compare(before, now)[0].change, Change::slower);
+  for (const double ms : {90.0, 110.0}) now.push_back(row_of("r", ms, 0.1, RunKind::reference));
+  EXPECT_EQ(compare(before, now)[0].change, Change::same);  // the reference varies by 10 %
+}
+
+TEST(BenchAnalysis, TheNewestResultCounts) {
+  std::vector<RunRow> rows = {row_of("a", 1), row_of("a", 2), row_of("a", 3)};
+  rows[2].state = RunState::interrupted;
+  const auto n = newest(rows);
+  ASSERT_EQ(n.size(), 1u);
+  EXPECT_EQ(n[0].step_ms.median, 2);
+}
+
+TEST(BenchAnalysis, DriftIsTheReferencesChange) {
+  std::vector<RunRow> rows = {row_of("r", 100)};
+  EXPECT_TRUE(noise_of(rows).series.empty());
+  rows.push_back(row_of("r", 101, 0.1, RunKind::reference));
+  EXPECT_FALSE(noise_of(rows).drifts);
+  rows.push_back(row_of("r", 112, 0.1, RunKind::reference));
+  const NoiseCheck n = noise_of(rows);
+  EXPECT_TRUE(n.drifts);
+  EXPECT_NEAR(n.drift, 0.12, 1e-9);
+  EXPECT_EQ(n.series.size(), 3u);
+}
+
+}  // namespace
+}  // namespace orrery
