@@ -146,9 +146,11 @@ TEST_F(Slurm, RequeuedOnRequest) {
   ASSERT_TRUE(requeue(id).has_value());
   ASSERT_TRUE(wait_for(60, [&] { return now(id).state == State::pending && now(id).reason == "BeginTime"; }));
   // Again and again: while the first run is still being cleared away Slurm may set the time anew.
-  ASSERT_TRUE(wait_for(100, [&] {
-    return now(id).state == State::running || (update_job(id, {{"StartTime", "now"}}), false);
-  })) << now(id).state_text << " " << now(id).reason;
+  ASSERT_TRUE(wait_for(100,
+                       [&] {
+                         return now(id).state == State::running || (update_job(id, {{"StartTime", "now"}}), false);
+                       }))
+      << now(id).state_text << " " << now(id).reason;
   EXPECT_EQ(now(id).restarts, 1);
 }
 
