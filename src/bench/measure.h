@@ -13,7 +13,7 @@
 
 namespace orrery {
 
-struct FoundCause {                                  // of what a run left, as `orrery diagnose` has it
+struct FoundCause {                                          // of what a run left, as `orrery diagnose` has it
   std::string reason{}, category{}, root_cause{}, advice{};  // reason "" = nothing was found
 };
 
@@ -22,7 +22,6 @@ struct BenchReaders {
   std::function<Result<FoundCause>(const std::vector<std::string>& logs)> diagnose;
   std::function<Result<std::vector<LoggedStep>>(const std::string& log)> logged_steps;
   std::function<Result<std::vector<ShareRow>>(const std::string& directory)> dissect;
-  std::function<Result<std::vector<OperatorRate>>(const std::string& directory)> operators;
 };
 
 // A program under way, here or elsewhere.
@@ -58,13 +57,13 @@ struct RunOutcome {
 // `row` has been begun in the store; its directory is there and empty. What the run left is in it afterwards. Errors:
 // of the store; that nothing could be started is a result (crashed).
 Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const MeasuredAs& as, RunRow row,
-                            ResultStore& store, const RunTerms& terms);
+                           ResultStore& store, const RunTerms& terms);
 
 // State, reason and the rest of how a run ended. `killed`: by the runner, at a limit.
 struct Ending {
   std::optional<Exit> exit{};
   bool hung = false, out_of_time = false, kernel_killed = false;  // kernel_killed: its out-of-memory killer struck
-  std::string scheduler{};                                          // Execution::ended_by
+  std::string scheduler{};                                        // Execution::ended_by
 };
 void judge(const WorkerReport& report, const Ending& ending, const FoundCause& verdict, std::int64_t asked_steps,
            double silence_s, double limit_s, RunRow& row);

@@ -41,28 +41,30 @@ Result<int> run_bench(const Args& args) {
 Command bench_command() {
   std::vector<Example> examples = bench_runs_examples();
   for (const Example& e : bench_ops_examples()) examples.push_back(e);
-  return {.name = "bench",
-          .summary = "measure this machine: a matrix of training runs, or single operators",
-          .operands = "plan|run|report CONFIG.toml, or ops",
-          .least = 1,
-          .most = 2,
-          .description =
-              "A matrix of runs (tasks, models, techniques, batch sizes, sequence lengths, GPU counts, frameworks) is "
-              "planned, measured and reported. CONFIG.toml describes it (docs/formats/bench.md). Models are shapes with "
-              "random weights: nothing is downloaded.\n\n"
-              "plan: the runs, what each should take by `orrery estimate`, and their order: the most informative first. "
-              "What does not fit is left out, as are mixes of techniques that rules refuse, each with its reason.\n\n"
-              "run: measures them one by one, each in a process group of its own with a time limit, here or through "
-              "Slurm. Out of memory, a hang, a crash or a missing package are results with their reason. Everything "
-              "is kept in a store (SQLite) as it comes: killed at any moment, the same command goes on.\n\n"
-              "report: throughput and memory by technique and batch, scaling, stages and modules of a step, operators, "
-              "measured beside estimated; compared with an older store.\n\n"
-              "ops: single operators. docs/formats/operators.md describes the table.",
-          .options = with(with(bench_runs_options(), bench_ops_options()), {kCsv, kJson, kQuiet, kThreads, kHelp}),
-          .when_incomplete = "run: it was told to stop before its last run; report --against: something became slower; "
-                             "ops: something could not be measured",
-          .examples = examples,
-          .run = run_bench};
+  return {
+      .name = "bench",
+      .summary = "measure this machine: a matrix of training runs, or single operators",
+      .operands = "plan|run|report CONFIG.toml, or ops",
+      .least = 1,
+      .most = 2,
+      .description =
+          "A matrix of runs (tasks, models, techniques, batch sizes, sequence lengths, GPU counts, frameworks) is "
+          "planned, measured and reported. CONFIG.toml describes it (docs/formats/bench.md). Models are shapes with "
+          "random weights: nothing is downloaded.\n\n"
+          "plan: the runs, what each should take by `orrery estimate`, and their order: the most informative first. "
+          "What does not fit is left out, as are mixes of techniques that rules refuse, each with its reason.\n\n"
+          "run: measures them one by one, each in a process group of its own with a time limit, here or through "
+          "Slurm. Out of memory, a hang, a crash or a missing package are results with their reason. Everything "
+          "is kept in a store (SQLite) as it comes: killed at any moment, the same command goes on.\n\n"
+          "report: throughput and memory by technique and batch, scaling, stages and modules of a step, operators, "
+          "measured beside estimated; compared with an older store.\n\n"
+          "ops: single operators. docs/formats/operators.md describes the table.",
+      .options = with(with(bench_runs_options(), bench_ops_options()), {kCsv, kJson, kQuiet, kThreads, kHelp}),
+      .when_incomplete =
+          "run: it was told to stop before its last run; report --against: something became slower; "
+          "ops: something could not be measured",
+      .examples = examples,
+      .run = run_bench};
 }
 
 }  // namespace orrery
