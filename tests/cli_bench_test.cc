@@ -77,7 +77,7 @@ TEST(CliBench, PlanRunReport) {
   const Outcome again = orrery("bench run '" + config + "' --quiet");
   EXPECT_EQ(again.status, 2);
   EXPECT_NE(again.err.find("4 runs are measured already (--repeat"), std::string::npos) << again.err;
-  const Json one = document(orrery("bench run '" + config + "' --json --quiet --repeat --only b2/s8/g1"));
+  const Json one = document(orrery("bench run '" + config + "' --json --quiet --repeat --runs b2/s8/g1"));
   EXPECT_EQ(one["ran"], 1);
 
   const std::string page = dir / "page.html";
@@ -291,6 +291,57 @@ TEST(CliBench, OneRunnerAtATimeAndATermEndsItCleanly) {
   for (const Json& r : d["runs"]) EXPECT_EQ(r["state"], "planned");  // interrupted: still to do
 }
 
+// A Python that has PyTorch; "" = none here.
+std::string python_with_torch() {
+  for (const char* python : {"python3", "/usr/bin/python3"})
+    if (shell(std::string(python) + " -c 'import torch'").status == 0) return python;
+  return "";
+}
+
+TEST(CliBench, PyTorchWorkersTrainFineTuneAndGenerate) {
+  const std::string python = python_with_torch();
+  if (python.empty()) GTEST_SKIP() << "no Python with PyTorch here (Debian: python3-torch)";
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  const std::string axes = "model = \"tiny\"\nseq_length = 8\n";
+  write_text(config,
+             "[bench]\npython = \"" + python +
+                 "\"\nwarmup_steps = 1\nsteps = 2\ntrace_steps = 1\ndevice = \"cpu\"\nthreads = 1\nlora_rank = 4\n"
+                 "prompt_tokens = 3\noutput_tokens = 4\nreference_every = 0\n"
+                 "[[matrix]]\ntask = \"pretrain\"\nprecision = \"fp32\"\n" +
+                 axes + "[[matrix]]\ntask = \"pretrain\"\ntechniques = \"R\"\ngpus = 2\n" + axes +
+                 "[[matrix]]\ntask = \"finetune\"\ntechniques = [\"L\", \"P\"]\n" + axes +
+                 "[[matrix]]\ntask = \"inference\"\nprecision = \"fp32\"\n" + axes +
+                 "[[matrix]]\ntask = \"pretrain\"\nframework = \"deepspeed\"\n" + axes + kTiny);
+  const Outcome o = orrery("bench run '" + config + "' --json --quiet");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const auto runs = by_id(document(o));
+  ASSERT_EQ(runs.size(), 6u);
+  for (const auto& [id, r] : runs) {
+    if (id.find("deepspeed") != std::string::npos) {
+      EXPECT_TRUE(r["state"] == "missing-package" || r["state"] == "done") << r;
+      continue;
+    }
+    EXPECT_EQ(r["state"], "done") << r << read_file(r["directory"].get<std::string>() + "/stderr.log");
+    EXPECT_EQ(r["steps"], 2);
+    EXPECT_GT(r["cpu_ms"], 0);
+    EXPECT_GT(r["host_memory_gib"], 0.05);
+    EXPECT_TRUE(r["device_memory_gib"].is_null());
+  }
+  EXPECT_GT(runs.at("inference/tiny/none/b1/s8+4/g1/fp32/pytorch")["prefill_ms"], 0);
+  const Json d = document(orrery("bench report '" + config + "' --json"));
+  // What the profiler recorded was taken apart: forward, backward and optimizer of the run with all three.
+  std::map<std::string, double> phases;
+  std::set<std::string> modules;
+  for (const Json& p : d["phases"])
+    if (p["run"] == "pretrain/tiny/none/b1/s8/g1/fp32/pytorch") phases[p["name"]] += p["pct"].get<double>();
+  for (const char* phase : {"forward", "backward", "optimizer"}) EXPECT_GT(phases[phase], 1) << phase;
+  for (const Json& m : d["modules"]) modules.insert(m["name"].get<std::string>());
+  for (const char* module : {"qkv", "mlp up", "mlp down", "lm head"}) EXPECT_EQ(modules.count(module), 1u) << module;
+  const Json worker = Json::parse(d["environments"][0]["json"].get<std::string>())["worker"];
+  EXPECT_TRUE(worker.contains("torch"));
+}
+
 TEST(CliBench, TheStudysMatrixIsPlanned) {
   const Json d = document(orrery("bench plan samples/bench-a800.toml --json"));
   std::map<std::string, int> states;
@@ -307,7 +358,7 @@ TEST(CliBench, TheStudysMatrixIsPlanned) {
   EXPECT_GT(states["does-not-fit"], 0);
   EXPECT_LE(seconds, 14'400);
   EXPECT_NEAR(d["estimated_s"], seconds, 1);
-  const Json less = document(orrery("bench plan samples/bench-a800.toml --json --budget 600"));
+  const Json less = document(orrery("bench plan samples/bench-a800.toml --json --time-budget 600"));
   double budget = 0;
   std::set<std::string> tasks;
   for (const Json& r : less["runs"]) {

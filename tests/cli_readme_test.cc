@@ -50,7 +50,7 @@ TEST(CliReadme, CommandsWorkAsShown) {
     SCOPED_TRACE(s.command);
     const TempDir dir;
     std::string command = s.command.substr(0, s.command.find(" | "));  // our part of a pipe
-    for (const char* option : {"--export", "--csv", "--html"}) command = into(dir, command, option);
+    for (const char* option : {"--export", "--csv", "--html", "--store"}) command = into(dir, command, option);
     const Outcome o = shell("\"$orrery\" " + command.substr(program.size()));
     EXPECT_EQ(o.status, 0) << o.err;
     EXPECT_EQ(o.err, "");

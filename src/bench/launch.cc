@@ -228,7 +228,9 @@ Result<RunLaunch> launch_of(const BenchConfig& c, const BenchRun& r, const Measu
       return l;
     }
     case BenchFramework::orrery:
-      l.argv = {"/proc/self/exe", "bench", "ops", "--quiet", "--csv", directory + "/operators"};
+      l.argv = {"/proc/self/exe", "bench", "ops", "--quiet", "-o", directory + "/" + kOperatorsFile};
+      if (r.gpus > 1) l.argv.insert(l.argv.end(), {"--ranks", std::to_string(r.gpus)});
+      l.argv.insert(l.argv.end(), c.operator_options.begin(), c.operator_options.end());
       return l;
     case BenchFramework::command:
       break;

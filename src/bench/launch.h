@@ -8,6 +8,8 @@
 
 namespace orrery {
 
+inline constexpr const char* kOperatorsFile = "operators.csv";  // what a run of operators leaves in its directory
+
 struct MeasuredAs {  // how one run is measured
   std::int64_t batch = 1, warmup_steps = 0, steps = 1, trace_steps = 0;
 };

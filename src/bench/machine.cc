@@ -238,10 +238,10 @@ Sampler::Sampler(Child child, const DeviceLibrary* devices, std::size_t device_c
       now_(begin_) {}
 
 void Sampler::sample() {
+  if (child_.pid <= 0) return;  // it runs elsewhere: this machine's clocks and watts are not its own
   double host = 0;
-  if (child_.pid > 0)
-    for (const pid_t pid : session_members(child_.pid))
-      host += kilobytes(fmt::format("/proc/{}/status", pid), "VmHWM").value_or(0);
+  for (const pid_t pid : session_members(child_.pid))
+    host += kilobytes(fmt::format("/proc/{}/status", pid), "VmHWM").value_or(0);
   host_peak_ = std::max(host_peak_, host);
   double watts = 0;
   bool powered = device_count_ > 0;

@@ -88,9 +88,10 @@ struct BenchConfig {
   std::int64_t largest_batch = 1024;  // where the search for the largest batch ends
   std::int64_t reference_every = 8;   // runs between two of the reference; 0 = no noise check
   double time_limit_s = 1800, silence_limit_s = 300;
-  double budget_s = 0;          // 0 = none
-  double memory_limit_gib = 0;  // of the host, all ranks together; 0 = none
-  std::string device = "auto";  // or cpu, cuda
+  double budget_s = 0;                        // 0 = none
+  double memory_limit_gib = 0;                // of the host, all ranks together; 0 = none
+  std::vector<std::string> operator_options;  // of `orrery bench ops`
+  std::string device = "auto";                // or cpu, cuda
   std::vector<MatrixAxes> matrices;
   std::vector<BenchCommand> commands;
   SlurmWishes slurm;

@@ -14,6 +14,7 @@
 #include "base/median.h"
 #include "base/output.h"
 #include "bench/run_estimate.h"
+#include "costs/operator_table.h"
 
 namespace orrery {
 namespace {
@@ -109,6 +110,20 @@ void set_times(const BenchRun& run, const WorkerReport& r, RunRow& row) {
   // By the mean, as throughput is: what a run of many steps yields.
   if (row.step_ms.count > 0 && row.step_ms.mean > 0)
     row.tokens_per_s = tokens_of_step(run, std::max<std::int64_t>(1, row.batch)) / (row.step_ms.mean / 1e3);
+}
+
+// Of a table of `orrery bench ops`; none of one that cannot be read.
+std::vector<OperatorRate> rates_of(const std::string& path) {
+  std::vector<OperatorRate> out;
+  const auto table = parse_operator_table(text_of(path), path);
+  if (!table) return out;
+  for (const OperatorRow& r : table->rows) {
+    OperatorRate rate{kernel_text(r), shape_text(r), r.ns / 1e3};
+    if (r.flops > 0) rate.tflops = r.flops / r.ns / 1e3;
+    if (r.bytes > 0) rate.gb_per_s = r.bytes / r.ns;
+    out.push_back(std::move(rate));
+  }
+  return out;
 }
 
 }  // namespace
@@ -296,8 +311,8 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
     if (!ok) return tl::unexpected(ok.error());
   }
   if (r.state == RunState::done && run.task == BenchTask::operators)
-    if (const auto rows = terms.readers->operators(r.directory + "/operators"); rows)
-      if (const Status ok = store.add_operators(r.id, *rows); !ok) return tl::unexpected(ok.error());
+    if (const Status ok = store.add_operators(r.id, rates_of(r.directory + "/" + kOperatorsFile)); !ok)
+      return tl::unexpected(ok.error());
   r.after_s += since(reading);
   return m;
 }

@@ -22,7 +22,6 @@ struct BenchReaders {
   std::function<Result<FoundCause>(const std::vector<std::string>& logs)> diagnose;
   std::function<Result<std::vector<LoggedStep>>(const std::string& log)> logged_steps;
   std::function<Result<std::vector<ShareRow>>(const std::string& directory)> dissect;
-  std::function<Result<std::vector<OperatorRate>>(const std::string& directory)> operators;
 };
 
 // A program under way, here or elsewhere.

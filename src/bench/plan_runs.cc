@@ -78,7 +78,7 @@ RunPlan plan_runs(const BenchConfig& config, RunEstimator& estimator, const std:
       p.state = PlanState::measured;
     } else if (!terms.only.empty() && run.id().find(terms.only) == std::string::npos) {
       p.state = PlanState::not_chosen;
-      p.reason = "--only " + terms.only;
+      p.reason = "--runs " + terms.only;
     } else if (!p.estimate.fits && !terms.unfit) {
       p.state = PlanState::does_not_fit;
       p.reason =

@@ -17,7 +17,7 @@ enum class PlanState : std::uint8_t {
   refused,       // by the rules
   does_not_fit,  // by the estimate
   over_budget,
-  not_chosen  // --only names others
+  not_chosen  // --runs names others
 };
 std::string_view name_of(PlanState s);
 

@@ -146,6 +146,7 @@ Status Reader::bench(const toml::table& t, BenchConfig& c) const {
                {"python", text(c.python)},
                {"trainer", text(c.trainer)},
                {"environment", [&](const toml::node& n) { return variables(n, c.environment); }},
+               {"operator_options", [&](const toml::node& n) { return words(n, c.operator_options); }},
                {"device",
                 [&](const toml::node& n) -> Status {
                   if (const Status ok = word(n, c.device); !ok) return ok;

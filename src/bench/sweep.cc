@@ -16,6 +16,8 @@
 #include <iterator>
 #include <map>
 
+#include "bench/slurm_execution.h"
+
 namespace orrery {
 namespace {
 
@@ -121,7 +123,7 @@ Result<RunOutcome> Sweeper::once(const PlannedRun& p, RunKind kind, std::int64_t
   if (!id) return tl::unexpected(id.error());
   row.id = *id;
   measure_.start = [&]() -> std::unique_ptr<Execution> {
-    if (terms_.execution && p.run.task != BenchTask::operators) return terms_.execution(p.run);
+    if (c_.slurm.asked) return slurm_execution(c_, p.run);
     return local_execution(c_.memory_limit_gib, p.run.gpus);
   };
   auto m = measure(c_, p.run, {batch, warmup, steps, trace}, row, store_, measure_);
@@ -149,7 +151,12 @@ Result<RunOutcome> Sweeper::largest(const PlannedRun& p) {
       auto probe = once(p, RunKind::probe, batch, 1, 1, 0);
       if (!probe || probe->gave_up) return probe;
       const RunState s = probe->row.state;
-      if (s != RunState::done && s != RunState::out_of_memory) break;  // the run itself will say it
+      if (s != RunState::done && s != RunState::out_of_memory) {
+        out_.notes.add("batch-search-cut", Severity::warning, 1,
+                       fmt::format("{}: a batch of {} ended as {}", p.run.id(), batch, name_of(s)),
+                       "not for want of memory: the largest batch found may not be the largest that fits");
+        break;
+      }
       learn(probe->row);
     }
     tell(fmt::format("{}: measured at a batch of {}", p.run.id(), std::max<std::int64_t>(1, search.fits)), nullptr);
@@ -268,13 +275,15 @@ RunnerLock::~RunnerLock() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-Result<std::int64_t> settle_interrupted(ResultStore& store) {
+Result<std::int64_t> settle_interrupted(const BenchConfig& config, ResultStore& store) {
   const auto rows = store.rows();
   if (!rows) return tl::unexpected(rows.error());
   std::int64_t settled = 0;
   for (const RunRow& r : *rows) {
     if (r.state != RunState::running) continue;
-    if (r.host == host_name() && r.slurm_job.empty()) {
+    if (config.slurm.asked || !r.slurm_job.empty()) {
+      if (const Status ok = cancel_slurm_run(r.directory, r.slurm_job); !ok) return tl::unexpected(ok.error());
+    } else if (r.host == host_name()) {
       if (r.child.pid > 0) (void)stop_session(r.child, kGrace);
       for (const pid_t pid : processes_of(r.directory))
         if (pid != ::getpid()) ::kill(pid, SIGKILL);

@@ -40,8 +40,6 @@ struct SweepTerms {
   const BenchReaders* readers = nullptr;
   const std::atomic<bool>* stop = nullptr;
   std::function<void(const SweepProgress&)> progress;
-  // How a run is started; empty: here.
-  std::function<std::unique_ptr<Execution>(const BenchRun& run)> execution;
 };
 
 struct SweepResult {
@@ -56,8 +54,9 @@ struct SweepResult {
 Result<SweepResult> sweep(const BenchConfig& config, RunEstimator& estimator, RunPlan& plan, ResultStore& store,
                           const SweepTerms& terms);
 
-// Rows that a killed runner left as running: their processes are ended, the rows marked. Returns how many.
-Result<std::int64_t> settle_interrupted(ResultStore& store);
+// Rows that a killed runner left as running: their processes or jobs are ended, the rows marked. Returns how many.
+// Errors: of the store, of Slurm.
+Result<std::int64_t> settle_interrupted(const BenchConfig& config, ResultStore& store);
 
 // The search for the largest batch: which is to be tried next, of what is known. 0 = it is settled: `largest` is the
 // answer (0: not even one sequence fits).

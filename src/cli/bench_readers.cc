@@ -79,7 +79,6 @@ BenchReaders bench_readers(unsigned threads) {
     return steps;
   };
   r.dissect = [threads](const std::string& directory) { return dissected_shares(directory, threads); };
-  r.operators = [](const std::string&) -> Result<std::vector<OperatorRate>> { return std::vector<OperatorRate>(); };
   return r;
 }
 

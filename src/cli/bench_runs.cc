@@ -46,10 +46,10 @@ Result<Asked> understood(const Args& args) {
   if (!config) return tl::unexpected(config.error());
   a.config = std::move(*config);
   if (args.has("--store")) a.config.store = args.value("--store");
-  a.terms.only = args.value("--only");
+  a.terms.only = args.value("--runs");
   a.terms.unfit = args.has("--unfit");
   a.terms.repeat = args.has("--repeat");
-  if (const Status ok = real(args, "--budget", a.terms.budget_s, 1, 1e9); !ok) return tl::unexpected(ok.error());
+  if (const Status ok = real(args, "--time-budget", a.terms.budget_s, 1, 1e9); !ok) return tl::unexpected(ok.error());
   return a;
 }
 
@@ -112,7 +112,7 @@ Result<int> run_bench_run(const Args& args) {
   if (!lock) return tl::unexpected(lock.error());
   auto store = ResultStore::open(config.store, true);
   if (!store) return tl::unexpected(store.error());
-  const auto settled = settle_interrupted(*store);
+  const auto settled = settle_interrupted(config, *store);
   if (!settled) return tl::unexpected(settled.error());
   auto rows = store->rows();
   if (!rows) return tl::unexpected(rows.error());
@@ -203,10 +203,10 @@ Result<int> run_bench_report(const Args& args) {
 std::vector<OptionSpec> bench_runs_options() {
   return {
       {"--store", "FILE", "results, instead of where the matrix says", Takes::file},
-      {"--only", "TEXT", "runs whose id has TEXT in it", Takes::word},
+      {"--runs", "TEXT", "of the matrix those whose id has TEXT in it", Takes::word},
       {"--unfit", "", "run what does not fit by the estimate, too"},
       {"--repeat", "", "run: what is measured already again; the newest result counts"},
-      {"--budget", "S", "seconds that the runs may take together: the most informative are chosen", Takes::word},
+      {"--time-budget", "S", "seconds that the runs may take together: the most informative are chosen", Takes::word},
       {"--against", "OLD.db", "report: compare with an older store; what became slower is exit status 1", Takes::file},
       {"--html", "FILE", "report: write one self-contained page, tables and plots", Takes::file}};
 }
@@ -215,7 +215,7 @@ std::vector<Example> bench_runs_examples() {
   return {{"Which runs a matrix has, in which order, and what they should take:",
            "orrery bench plan samples/bench-a800.toml"},
           {"Measure on this machine, without Python, with the example trainer; then the tables:",
-           "orrery bench run samples/bench-trainer.toml --store /tmp/orrery-trainer.db --only b1"}};
+           "orrery bench run samples/bench-trainer.toml --store /tmp/orrery-trainer.db --runs b1"}};
 }
 
 }  // namespace orrery

@@ -62,6 +62,7 @@ Result<std::vector<ShareRow>> dissected_shares(const std::string& directory, uns
   RunOptions options;
   options.quiet = true;
   options.keep_rows = true;
+  options.host_kernels = true;
   options.threads = options.import.threads = threads;
   Progress silent(false);
   const auto run = read_job({directory}, options, silent);

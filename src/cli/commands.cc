@@ -178,6 +178,9 @@ std::vector<Command> make_commands() {
              "(--json and --csv have all levels)",
              Takes::word},
             {"--steps", "N,...", "only these steps: the N of ProfilerStep#N (default: all)", Takes::word},
+            {"--host-kernels", "",
+             "of a job that ran on the CPU alone: its innermost operators count as kernels, so that modules, layers "
+             "and classes are told of them"},
             {"--rank", "FILE=N",
              "FILE, a path as given or the last part of one, is rank N, whatever it says itself (may be repeated)",
              Takes::file, true},

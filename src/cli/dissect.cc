@@ -21,6 +21,7 @@ Result<int> run_dissect(const Args& args) {
   }
   Progress progress(options->show_progress);
   options->keep_rows = true;
+  options->host_kernels = args.has("--host-kernels");
   const auto run = read_job(args.positional, *options, progress);
   if (!run) return tl::unexpected(run.error());
   if (run->pipeline)

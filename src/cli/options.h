@@ -17,6 +17,7 @@ struct RunOptions {
   std::string export_path, csv_directory;  // "" = none
   unsigned threads = 0;                    // 0 = all cores
   bool keep_rows = false;                  // of the traces, beyond the names that reports ask for
+  bool host_kernels = false;               // of a job without a GPU, its operators
   bool json = false;
   bool quiet = false;
   bool show_progress = false;  // standard error is a terminal, and not --quiet

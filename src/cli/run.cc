@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "graph/host_kernels.h"
 #include "importers/importers.h"
 #include "reports/pipeline_steps.h"
 #include "reports/reports.h"
@@ -64,6 +65,7 @@ Result<Run> read_job(const std::vector<std::string>& paths, const RunOptions& op
   std::mutex mutex;
   std::deque<RankGraph> drafts;  // by RankTrace::place; a deque keeps what it holds in place
   import.on_trace = [&](RankTrace& trace, unsigned worker) -> Status {
+    if (options.host_kernels) (void)host_as_device(trace);
     RankGraph* draft = nullptr;
     {
       const std::lock_guard lock(mutex);

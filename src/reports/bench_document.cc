@@ -74,7 +74,7 @@ Document bench_plan_document(const BenchConfig& config, const RunPlan& plan, con
     if (e.state == name_of(PlanState::does_not_fit))
       d.notes.add("does-not-fit", Severity::info, 1, e.run.id() + ": " + e.reason, "--unfit runs them all the same");
     if (e.state == name_of(PlanState::over_budget))
-      d.notes.add("over-budget", Severity::info, 1, e.run.id(), "a larger budget_s, or --budget");
+      d.notes.add("over-budget", Severity::info, 1, e.run.id(), "a larger budget_s, or --time-budget");
   }
   if (plan.doubles > 0)
     d.notes.add("named-twice", Severity::info, static_cast<std::uint64_t>(plan.doubles), "",

@@ -248,8 +248,15 @@ class Generation:
 # ---- the run ----
 
 
+def driver_version():
+    with contextlib.suppress(OSError):
+        with open("/proc/driver/nvidia/version", encoding="ascii", errors="replace") as file:
+            return file.readline().strip()
+    return None
+
+
 def environment(place):
-    devices, driver = [], None
+    devices, driver = [], driver_version()
     if place.cuda:
         devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda,

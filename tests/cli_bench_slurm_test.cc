@@ -1,0 +1,83 @@
+// orrery bench run through a real Slurm: jobs end well, badly and too late; what a killed runner left is cancelled.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "cli_run.h"
+#include "processes/child.h"
+#include "slurm_lab.h"
+
+namespace orrery::test {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kTiny =
+    "[models.tiny]\nlayers = 1\nhidden = 16\nffn = 64\nheads = 2\nvocab = 32\n[slurm]\ngpus_per_node = 0\n";
+
+class CliBenchSlurm : public SlurmTest {
+ protected:
+  // {gpus} tasks by srun, each says where it is.
+  static std::string config(const std::string& bench, const std::string& frameworks, const std::string& commands) {
+    return "[bench]\nwarmup_steps = 0\nsteps = 2\n" + bench +
+           "\n[[matrix]]\ntask = \"pretrain\"\nmodel = \"tiny\"\nframework = [" + frameworks + "]\n" + kTiny + commands;
+  }
+};
+
+TEST_F(CliBenchSlurm, RunsAreJobs) {
+  const TempDir dir;
+  const std::string path = dir / "m.toml";
+  write_text(
+      path,
+      config("time_limit_s = 8\nsilence_limit_s = 30", "\"good\", \"bad\", \"late\"",
+             "[commands.good]\nstep_ms = 'took ([0-9.]+)'\nargv = [\"sh\", \"-c\", \"echo job $SLURM_JOB_ID; echo "
+             "took 4; echo took 6\"]\n"
+             "[commands.bad]\nargv = [\"sh\", \"-c\", \"echo 'RuntimeError: CUDA out of memory. Tried to allocate 2.00 "
+             "GiB'; exit 1\"]\n"
+             "[commands.late]\nargv = [\"sleep\", \"1000\"]\n"));
+  const Outcome o = orrery("bench run '" + path + "' --json --quiet");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Json d = Json::parse(o.out, nullptr, false);
+  ASSERT_TRUE(d.is_object()) << o.out;
+  std::map<std::string, Json> runs;
+  for (const Json& r : d["runs"]) runs[r["framework"]] = r;
+  EXPECT_EQ(runs["good"]["state"], "done") << runs["good"];
+  EXPECT_EQ(runs["good"]["step_ms"]["mean"], 5);
+  EXPECT_EQ(runs["bad"]["state"], "out-of-memory") << runs["bad"];
+  EXPECT_EQ(runs["late"]["state"], "time-limit") << runs["late"];
+  const auto queue = run_captured({"squeue", "-h", "-t", "PENDING,RUNNING"});
+  ASSERT_TRUE(queue);
+  EXPECT_EQ(queue->output, "");
+}
+
+TEST_F(CliBenchSlurm, AKilledRunnersJobIsCancelledAndRunAgain) {
+  const TempDir dir;
+  const std::string path = dir / "m.toml", marks = dir / "marks";
+  // The first time it waits for ever.
+  write_text(path, config("time_limit_s = 60", "\"waits\"",
+                          "[commands.waits]\nstep_ms = 'took ([0-9.]+)'\nargv = [\"sh\", \"-c\", \"if [ -e " + marks +
+                              " ]; then echo took 1; echo took 1; else touch " + marks + "; sleep 1000; fi\"]\n"));
+  const auto child = start_child({.argv = {ORRERY_BINARY, "bench", "run", path, "--quiet"}});
+  ASSERT_TRUE(child);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!fs::exists(marks) && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ASSERT_TRUE(fs::exists(marks));
+  ::kill(child->pid, SIGKILL);
+  (void)wait_child(*child, 30);
+  const Outcome o = orrery("bench run '" + path + "' --json --quiet");
+  const Json d = Json::parse(o.out, nullptr, false);
+  ASSERT_TRUE(d.is_object()) << o.out << o.err;
+  EXPECT_EQ(d["runs"][0]["state"], "done") << d["runs"][0];
+  EXPECT_EQ(d["runs"][0]["attempts"], 1);
+  const auto queue = run_captured({"squeue", "-h", "-t", "PENDING,RUNNING"});
+  ASSERT_TRUE(queue);
+  EXPECT_EQ(queue->output, "");
+}
+
+}  // namespace
+}  // namespace orrery::test
