@@ -1,5 +1,5 @@
-// libFuzzer target of what Slurm's commands print and of lists of hosts. Any bytes must give rows or one line, and a
-// list that can be read must come back when it is written again.
+// libFuzzer target of what Slurm's commands print, of lists of hosts, and of what a member of a ring is told. Any bytes
+// must give rows or one line, and a list that can be read must come back when it is written again.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 #include "slurm/host_list.h"
 #include "slurm/rows.h"
+#include "supervisor/ring_worker.h"
 
 namespace {
 
@@ -43,6 +44,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read_job_details(text, j);
   for (const Node& n : read_nodes(text)) require(n.port >= 0 && n.port < 65'536);
   (void)read_steps(text);
+  if (const auto task = orrery::read_ring_task(text)) {
+    const std::string line = orrery::to_line(*task);
+    require(orrery::read_ring_task(std::string_view(line).substr(0, line.size() - 1)).has_value());
+  }
+  (void)orrery::read_ring_ports(text, 2);
   const std::string script = script_of({"x", std::string(text)});
   require(script.find("\r\n") == std::string::npos);
   return 0;

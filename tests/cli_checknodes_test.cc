@@ -79,6 +79,86 @@ TEST(CliChecknodes, NoGoodNodeIsSaid) {
   EXPECT_EQ(d["notes"][0]["name"], "no-good-node");
 }
 
+// Whoever else uses this machine may make a node slow, and the exit status 1.
+std::string passing(const Json& d) {
+  std::string all = verdicts(d);
+  for (std::size_t at; (at = all.find(" slow")) != std::string::npos;) all.replace(at, 5, " good");
+  return all;
+}
+
+// --launch: a script that plays ssh; $1 is the node, the rest the program to run there.
+Json launched(const std::string& script, const std::string& options) {
+  const TempDir dir;
+  write_text(dir / "launch.sh", "node=$1; shift\n" + script + "\nexec \"$@\"\n");
+  const Outcome o = orrery("checknodes --json --mib 1 --launch bash --argument '" + (dir / "launch.sh") +
+                           "' --argument {host} " + options);
+  EXPECT_LE(o.status, 1) << o.err;
+  return Json::parse(o.out, nullptr, false);
+}
+
+TEST(CliChecknodes, RingsOfMembersThatALauncherStarts) {
+  const Json d = launched("echo welcome to $node", "--hosts 127.0.0.[1-5]");
+  ASSERT_EQ(d["nodes"].size(), 5u);
+  for (const Json& t : d["tests"]) {
+    EXPECT_TRUE(t["passed"]);
+    EXPECT_GT(t["gb_per_s"], 0);
+    EXPECT_TRUE(t["why"].is_null());
+  }
+  EXPECT_EQ(passing(launched("", "--hosts a,b --addresses 127.0.0.1,127.0.0.2")), "a good, b good");
+}
+
+TEST(CliChecknodes, NodesThatALauncherCannotReachAreBadAndItIsSaidWhy) {
+  const std::string four = "--hosts a,b,c,d --addresses 127.0.0.1,127.0.0.1,127.0.0.1,127.0.0.1 ";
+  const Json d =
+      launched("[[ $node == b ]] && { echo 'ssh: connect to host b port 22: No route to host' >&2; exit 255; }", four);
+  EXPECT_EQ(passing(d), "a good, b bad, c good, d good");
+  EXPECT_EQ(d["tests"][0]["why"], "ended before it was done: ssh: connect to host b port 22: No route to host");
+  const Json hung = launched("[[ $node == b ]] && exec sleep 1000", "--timeout 2 " + four);
+  EXPECT_EQ(passing(hung), "a good, b bad, c good, d good");
+  EXPECT_EQ(hung["tests"][0]["why"], "not done within 2 s");
+  const Json chatty = launched("[[ $node == b ]] && exec yes", "--timeout 2 " + four);
+  EXPECT_EQ(passing(chatty), "a good, b bad, c good, d good");
+  const Json wrong = launched("", "--hosts a,b --addresses 203.0.113.1,203.0.113.2");
+  EXPECT_EQ(verdicts(wrong), "a bad, b bad");
+  EXPECT_NE(wrong["tests"][0]["why"].get<std::string>().find("this node has no address 203.0.113."), std::string::npos);
+}
+
+// A member is talked to by its input; whoever connects first without the token is not let in.
+TEST(CliChecknodes, NobodyJoinsARingWithoutItsToken) {
+  const Json d = launched(
+      "coproc member { \"$@\"; }\n"
+      "exec 6>&${member[1]} 7<&${member[0]}\n"
+      "read task; echo \"$task\" >&6\n"
+      "read -u 7 at; port=${at##* }\n"
+      "exec 5<>/dev/tcp/127.0.0.1/$port; printf '%064d' 0 >&5\n"  // before the member who may
+      "echo \"$at\"; cat <&0 >&6 &\n"
+      "exec cat <&7",
+      "--timeout 30 --hosts a,b --addresses 127.0.0.1,127.0.0.1");
+  EXPECT_EQ(passing(d), "a good, b good");
+}
+
+TEST(CliChecknodes, MembersGoWithWhoStartedThem) {
+  const TempDir dir;
+  // a's member waits for b's, out of reach of its launcher, when all is killed.
+  write_text(dir / "launch.sh",
+             "node=$1; shift; [[ $node == b ]] && exec sleep 1000\nsetsid \"$@\" <&0 & echo $! >> '" + (dir / "pids") +
+                 "'; wait\n");
+  EXPECT_EQ(shell("timeout -s KILL 2 \"$orrery\" checknodes --hosts a,b --addresses 127.0.0.1,127.0.0.2 --launch bash "
+                  "--argument '" +
+                  (dir / "launch.sh") + "' --argument {host}; pid=$(cat '" + (dir / "pids") +
+                  "'); for i in $(seq 200); do [[ -d /proc/$pid ]] || exit 7; sleep 0.1; done; exit 8")
+                .status,
+            7);
+}
+
+TEST(CliChecknodes, AMemberIsNotForPeople) {
+  const Outcome o = shell("echo hello | \"$orrery\" checknodes member 0");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_EQ(o.out, "orrery-ring failed 0 is started by orrery checknodes\n");
+  EXPECT_EQ(shell("printf 'orrery-ring %064d 1000 5 127.0.0.1,127.0.0.1\\n' 1 | \"$orrery\" checknodes member").out,
+            "orrery-ring failed 0 its launcher does not tell which member it is\n");
+}
+
 TEST(CliChecknodes, ArgumentsAreNoShell) {
   const Outcome o = orrery(
       "checknodes --json --hosts a,b --command test --argument '$(exit 1){hosts};' --argument == "
@@ -99,13 +179,25 @@ TEST(CliChecknodes, RefusedInOneLine) {
   refused("--hosts 'a;b'", "--hosts: not a name of a node: a;b");
   refused("--hosts a,-o", "--hosts: not a name of a node: -o");
   refused("--hosts a,b",
-          "--hosts: not an address of this machine's loopback: a (the built-in ring runs on 127.0.0.0/8; --command "
-          "tests other nodes)");
+          "--hosts: not an address of this machine's loopback: a (--slurm, --launch, --mpirun and --command test "
+          "other nodes)");
   refused("--hosts a,b --command /no/such/program", "/no/such/program: cannot be started: No such file or directory");
   refused("--hosts a,b --command true --timeout 0", "--timeout: not a number from 0.01 to 86400: 0");
   refused("--hosts 127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4,127.0.0.5 --mib 1024",
           "--mib: 5 processes of 1024 MiB, 4096 MiB at most (less)");
-  refused("--hosts a,b --argument x", "--argument: arguments of no command (--command)");
+  refused("--hosts 'a[1'", "a[1: not a list of hosts: brackets that do not match (as in node[0-3,7],a1)");
+  refused("a,b", "checknodes: takes no a,b (--hosts NAME,... names the nodes)");
+  refused("--hosts a,b --slurm --mpirun", "--mpirun: beside --slurm (one of them)");
+  refused("--hosts a,b --launch ssh", "--launch: no argument has {host} (as in --launch ssh --argument {host})");
+  refused("--hosts a,b --addresses 127.0.0.1 --launch env --argument {host}",
+          "--addresses: 1 addresses of 2 nodes (one for each)");
+  refused("--hosts a,b --addresses 127.0.0.1,203.0.113.1 --launch env --argument {host}",
+          "--hosts: a is this machine's loopback, where b cannot reach it (--addresses gives addresses that the nodes "
+          "reach each other by)");
+  refused("--hosts 127.0.0.1 --worker /bin/x", "--worker: is of rings on other nodes (--launch, --slurm or --mpirun)");
+  refused("--hosts 127.0.0.1 --launch env --argument {host} --worker 'a b'",
+          "--worker: not a plain path: a b (a path of orrery on the nodes, of letters, digits and /._-+)");
+  refused("--hosts a,b --argument x", "--argument: arguments of no command (--command, --launch, --slurm or --mpirun)");
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ class Descriptor {
     fd_ = -1;
   }
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;
@@ -281,6 +282,26 @@ bool stop_session(const Child& child, double grace_s, double limit_s) {
     signal_group(child, SIGKILL);  // again: a process may have been started since
     return empty();
   });
+}
+
+Result<PipedChild> start_piped(const std::vector<std::string>& argv,
+                               const std::vector<std::pair<std::string, std::string>>& environment) {
+  if (argv.empty() || argv.front().empty()) return fail("no program to start", "", "name one");
+  int in[2], out[2];
+  if (::pipe2(in, O_CLOEXEC) != 0) return fail(std::string("no pipe: ") + std::strerror(errno), argv[0]);
+  Descriptor to(in[1]), theirs_in(::fcntl(in[0], F_DUPFD_CLOEXEC, 10));
+  ::close(in[0]);
+  if (::pipe2(out, O_CLOEXEC) != 0) return fail(std::string("no pipe: ") + std::strerror(errno), argv[0]);
+  Descriptor from(out[0]), theirs_out(::fcntl(out[1], F_DUPFD_CLOEXEC, 10));
+  ::close(out[1]);
+  Plan plan = plan_of(argv, environment);
+  plan.in = theirs_in.get();
+  plan.out = plan.err = theirs_out.get();
+  plan.dies_with_parent = true;
+  const auto child = launch(plan);
+  if (!child) return tl::unexpected(child.error());
+  ::fcntl(from.get(), F_SETFL, O_NONBLOCK);
+  return PipedChild{*child, to.release(), from.release()};
 }
 
 Result<Captured> run_captured(const std::vector<std::string>& argv, const CaptureTerms& terms) {

@@ -69,4 +69,13 @@ struct CaptureTerms {
 // Errors: it cannot be started. That it failed is in `exit`.
 Result<Captured> run_captured(const std::vector<std::string>& argv, const CaptureTerms& terms = {});
 
+// A program that is talked to: pipes to its standard input and from its output, errors among it. The descriptors are
+// the caller's to close; `from` does not block.
+struct PipedChild {
+  Child child;
+  int to = -1, from = -1;
+};
+Result<PipedChild> start_piped(const std::vector<std::string>& argv,
+                               const std::vector<std::pair<std::string, std::string>>& environment = {});
+
 }  // namespace orrery

@@ -7,6 +7,8 @@
 #include <csignal>
 #include <thread>
 
+#include "supervisor/end_signals.h"
+
 namespace orrery {
 
 std::vector<bool> wait_for_groups(const std::vector<std::vector<pid_t>>& groups, double timeout_s) {
@@ -14,17 +16,7 @@ std::vector<bool> wait_for_groups(const std::vector<std::vector<pid_t>>& groups,
   const auto end = Clock::now() + std::chrono::duration<double>(timeout_s);
   std::vector<std::vector<pid_t>> left = groups;
   std::vector<bool> passed(groups.size(), true);
-  // A signal that ends this process ends what it started first: that leads groups of its own and would stay.
-  sigset_t ends, before;
-  ::sigemptyset(&ends);
-  for (const int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&ends, s);
-  ::pthread_sigmask(SIG_BLOCK, &ends, &before);
-  const auto told_to_end = [&] {
-    sigset_t pending;
-    ::sigpending(&pending);
-    return ::sigismember(&pending, SIGINT) == 1 || ::sigismember(&pending, SIGTERM) == 1 ||
-           ::sigismember(&pending, SIGHUP) == 1;
-  };
+  const EndSignals ends;  // what it starts leads groups of its own and would stay
   const auto give_up = [&](std::size_t g) {
     passed[g] = false;
     for (const pid_t pid : left[g]) ::kill(-pid, SIGKILL);
@@ -34,7 +26,7 @@ std::vector<bool> wait_for_groups(const std::vector<std::vector<pid_t>>& groups,
   };
   for (bool waiting = true; waiting;) {
     waiting = false;
-    const bool late = Clock::now() >= end || told_to_end();
+    const bool late = Clock::now() >= end || ends.came();
     for (std::size_t g = 0; g < left.size(); ++g) {
       bool failed = false;
       for (std::size_t i = 0; i < left[g].size();) {
@@ -53,7 +45,6 @@ std::vector<bool> wait_for_groups(const std::vector<std::vector<pid_t>>& groups,
     }
     if (waiting) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return passed;
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,7 +15,8 @@ using NodeGroup = std::vector<std::size_t>;  // indices of nodes, each once
 
 struct GroupOutcome {
   bool passed = false;
-  double gb_per_s = 0;  // 0 = not told
+  double gb_per_s = 0;   // 0 = not told
+  std::string why = {};  // where it failed and something was said of it
 };
 
 // Runs one round: the groups have no node in common and may run at once. An outcome for each, in order. An error (no

@@ -102,7 +102,7 @@ Result<std::vector<GroupOutcome>> run_commands(const GroupRunTerms& terms, const
   const std::vector<bool> passed = wait_for_groups(started, terms.timeout_s);
   std::vector<GroupOutcome> outcomes;
   for (std::size_t g = 0; g < groups.size(); ++g)
-    outcomes.push_back({passed[g], passed[g] ? last_number(outputs[g].get()) : 0});
+    outcomes.push_back({.passed = passed[g], .gb_per_s = passed[g] ? last_number(outputs[g].get()) : 0});
   return outcomes;
 }
 
