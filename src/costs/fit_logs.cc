@@ -7,7 +7,7 @@ namespace orrery {
 namespace {
 
 constexpr int kRounds = 40;
-constexpr double kFar = 3;  // of a logarithm from where it began: a factor of 20
+constexpr double kFar = 8;  // of a logarithm from where it began: beyond any law
 
 // Solves a x = b for a symmetric, positive a (Cholesky), in place. False: not positive.
 bool solve(std::vector<double>& a, std::vector<double>& b) {

@@ -65,7 +65,14 @@ std::pair<double, double> time_of(const OperatorRow& r) {
 
 double MeasuredOperators::Curve::ns(double bytes) const {
   const double x = std::log(std::max(1.0, bytes));
-  if (x <= points.front().first) return std::exp(points.front().second);
+  if (x <= points.front().first) {  // on as the first two go
+    const double slope =
+        points.size() < 2
+            ? 1
+            : std::clamp((points[1].second - points[0].second) / std::max(1e-9, points[1].first - points[0].first), 0.0,
+                         1.0);
+    return std::exp(points.front().second + slope * (x - points.front().first));
+  }
   if (x >= points.back().first) return std::exp(points.back().second + x - points.back().first);
   const auto high = std::upper_bound(points.begin(), points.end(), std::make_pair(x, 1e300));
   const auto low = high - 1;
