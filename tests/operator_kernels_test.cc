@@ -147,7 +147,7 @@ TEST(OperatorTeam, EveryRowIsSomebodys) {
       for (const std::size_t grain : {std::size_t{1}, std::size_t{16}}) {
         std::size_t next = 0;
         for (unsigned w = 0; w < threads; ++w) {
-          const Share s = share_of(rows, w, threads, grain);
+          const WorkShare s = share_of(rows, w, threads, grain);
           ASSERT_EQ(s.from, next);
           ASSERT_TRUE(s.from % grain == 0 || s.from == rows);
           next = s.to;

@@ -1,5 +1,6 @@
-// --calibrate TRACE...: what `estimate` and `plan` share.
+// --calibrate FILE...: what `estimate` and `plan` share.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "cli/options.h"
@@ -10,9 +11,10 @@ namespace orrery {
 
 OptionSpec calibrate_option();
 
-// Nothing without --calibrate. Else `costs` are changed by the traces, and a section says which facts were replaced.
-// Errors: traces that cannot be read or taken apart; those of calibrate().
+// Nothing without --calibrate. Else `costs` are changed by what was measured, and sections say which facts were
+// replaced; `assumptions`: what was measured otherwise than the job is. Errors: files that cannot be read, traces that
+// cannot be taken apart; those of calibrate() and of TableCalibration; steps beside traces.
 Status calibrate_by(const Args& args, const RunOptions& options, const EstimateJob& job, JobCosts& costs,
-                    std::vector<Section>& sections);
+                    std::vector<Section>& sections, std::vector<std::string>& assumptions);
 
 }  // namespace orrery

@@ -65,7 +65,8 @@ Result<int> train(const Args& args, const RunOptions& options, bool finetune) {
   EstimateJob& job = described->job;
   JobCosts costs = costs_of(job);
   std::vector<Section> calibration;
-  if (const auto ok = calibrate_by(args, options, job, costs, calibration); !ok) return tl::unexpected(ok.error());
+  if (const auto ok = calibrate_by(args, options, job, costs, calibration, described->assumptions); !ok)
+    return tl::unexpected(ok.error());
   if (described->largest_micro_batch) {
     const std::int64_t most = largest_micro_batch(job, costs);
     job.micro_batch_size = std::max<std::int64_t>(1, most);

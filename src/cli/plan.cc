@@ -44,7 +44,7 @@ Result<int> run_plan(const Args& given) {
     args.options["--zero"] = {"3"};
     space.vary_zero = false;
   }
-  const auto described = described_job(args, finetune);
+  auto described = described_job(args, finetune);
   if (!described) return tl::unexpected(described.error());
   if (described->largest_micro_batch) return fail("is searched anyway", "--micro-batch-size", "leave it out");
   // A batch that most splits divide: 4 sequences a GPU.
@@ -54,7 +54,7 @@ Result<int> run_plan(const Args& given) {
   whole.tp = whole.pp = whole.cp = 1, whole.dp = space.gpus;
   JobCosts costs = costs_of(whole);
   std::vector<Section> calibration;
-  if (const auto ok = calibrate_by(args, *options, described->job, costs, calibration); !ok)
+  if (const auto ok = calibrate_by(args, *options, described->job, costs, calibration, described->assumptions); !ok)
     return tl::unexpected(ok.error());
   const auto begin = std::chrono::steady_clock::now();
   const Plan found = plan(described->job, costs, space);

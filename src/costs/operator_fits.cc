@@ -330,7 +330,7 @@ constexpr UnfusedFit kUnfused = {3.2, 5, 4.2, 13, 35, 0.15};
 // Share of memory bandwidth, and what a kernel takes that moves nothing. Vidur's profiles of A100, A40 and H100 (one
 // line through each operator's times; norms there are vLLM's) and LLMCompass' GELU, softmax and layer norm on A100 and
 // MI210 (without the 50 us that its host takes). Optimizers and copies: remembered of A100, 0.85 to 0.9.
-constexpr std::array<MemoryFitRow, 7> kMemory = {{
+constexpr std::array<MemoryFitRow, 9> kMemory = {{
     {MemoryKernel::elementwise, 2000, 0.85, 0.2},
     {MemoryKernel::norm, 3500, 0.6, 0.3},
     {MemoryKernel::softmax, 3500, 0.5, 0.3},
@@ -338,6 +338,8 @@ constexpr std::array<MemoryFitRow, 7> kMemory = {{
     {MemoryKernel::embedding, 2500, 0.3, 0.4},
     {MemoryKernel::optimizer, 3000, 0.85, 0.15},
     {MemoryKernel::copy, 2000, 0.88, 0.1},
+    {MemoryKernel::activation, 2000, 0.85, 0.2},
+    {MemoryKernel::loss, 2000, 0.85, 0.2},
 }};
 
 // The architecture to take numbers from where there are none of its own.
@@ -420,6 +422,7 @@ Architecture architecture_of(const GpuFacts& gpu) {
       {"CDNA4", Architecture::cdna3},
       {"CDNA", Architecture::cdna2},
   }};
+  if (gpu.arch == "CPU") return Architecture::cpu;
   for (const Name& n : kProducts)
     if (gpu.name.find(n.part) != std::string::npos && gpu.arch.find("Ada") == std::string::npos) return n.architecture;
   for (const Name& n : kArchitectures)

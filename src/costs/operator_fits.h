@@ -24,7 +24,8 @@ enum class Architecture : std::uint8_t {
   blackwell_gb202,  // RTX 50, RTX PRO
   cdna2,
   cdna3,
-  other
+  other,
+  cpu  // no GPU: a process and its threads
 };
 Architecture architecture_of(const GpuFacts& gpu);
 bool has_fp4(Architecture a);
@@ -33,7 +34,17 @@ bool has_fp4(Architecture a);
 enum class AttentionKernel : std::uint8_t { flash2, flash1, flash3, cudnn, triton, xformers, trtllm, unfused };
 
 // What a kernel that only moves data does, for how near to the memory's bandwidth it comes.
-enum class MemoryKernel : std::uint8_t { elementwise, norm, softmax, rotary, embedding, optimizer, copy };
+enum class MemoryKernel : std::uint8_t {
+  elementwise,
+  norm,
+  softmax,
+  rotary,
+  embedding,
+  optimizer,
+  copy,
+  activation,  // with an exponential; on a GPU as elementwise
+  loss         // the same
+};
 
 struct GemmFitRow {
   Architecture architecture;

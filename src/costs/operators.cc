@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "costs/measured_operators.h"
+
 namespace orrery {
 namespace {
 
@@ -135,6 +137,8 @@ double peak_flop_per_ns(const GpuFacts& gpu, Precision p) {
 OperatorCosts::OperatorCosts(const GpuFacts& gpu)
     : gpu_(gpu), architecture_(architecture_of(gpu)), doubt_(doubt_of(gpu, architecture_)) {
   for (std::size_t i = 0; i < gemm_.size(); ++i) gemm_[i] = &gemm_fit(architecture_, static_cast<Precision>(i));
+  if (architecture_ == Architecture::cpu)
+    measured_ = std::make_shared<const MeasuredOperators>(MeasuredOperators::of_cpu(gpu));
 }
 
 OperatorTime OperatorCosts::gemm(const GemmWork& w) const {
@@ -152,11 +156,15 @@ OperatorTime OperatorCosts::gemm(const GemmWork& w) const {
   GemmFit fit = row.fit;
   if (has_power_enough(gpu_, architecture_)) fit.power = 0;
   const GemmParts t = gemm_parts(fit, on, {w.m, w.n, w.k, w.batch, w.warm, quantise});
-  return {t.ns, std::hypot(row.error, doubt_), bound_of(t.overhead_ns, t.compute_ns, t.memory_ns)};
+  const OperatorTime law{t.ns, std::hypot(row.error, doubt_), bound_of(t.overhead_ns, t.compute_ns, t.memory_ns)};
+  if (measured_ == nullptr) return law;
+  return measured_->gemm(w, law).value_or(law);
 }
 
 OperatorTime OperatorCosts::attention(const AttentionWork& w) const {
   if (w.kernel == AttentionKernel::unfused) return unfused(w);
+  if (measured_ != nullptr)
+    if (const auto t = measured_->attention(w)) return *t;
   const double element = bytes_of(w.precision);
   AttentionShape s;
   s.batch = w.batch;
@@ -201,11 +209,14 @@ OperatorTime OperatorCosts::unfused(const AttentionWork& w) const {
   const UnfusedFit& fit = unfused_fit();
   const double passes = w.backward ? fit.backward_passes : fit.forward_passes + (w.causal ? fit.mask_passes : 0);
   const double copies = (w.backward ? fit.backward_copies : fit.forward_copies) * w.queries * w.head_dim;
-  const OperatorTime softmax = memory(element * batch * (passes * w.queries * w.keys + copies));
+  const OperatorTime softmax =
+      memory(element * batch * (passes * w.queries * w.keys + copies), MemoryKernel::elementwise, w.precision);
   return {times * (scores.ns + context.ns) + softmax.ns, std::hypot(fit.error, doubt_), Bound::memory};
 }
 
-OperatorTime OperatorCosts::memory(double bytes, MemoryKernel kind) const {
+OperatorTime OperatorCosts::memory(double bytes, MemoryKernel kind, Precision p) const {
+  if (measured_ != nullptr)
+    if (const auto t = measured_->memory(bytes, kind, p)) return *t;
   const MemoryFitRow& row = memory_fit(kind);
   const double ns = bytes / (gpu_.memory_gb_per_s * row.share);
   return {row.overhead_ns + ns, row.error, bound_of(row.overhead_ns, 0, ns)};

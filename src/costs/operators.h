@@ -3,7 +3,9 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string_view>
+#include <utility>
 
 #include "costs/attention_law.h"
 #include "costs/gemm_law.h"
@@ -53,15 +55,20 @@ struct OperatorTime {
   Bound bound = Bound::compute;
 };
 
-// The numbers of its GPU are looked up once; each question then takes some 100 ns.
+class MeasuredOperators;
+
+// The numbers of its GPU are looked up once; each question then takes some 100 ns. A CPU ("arch" of its facts) has laws
+// of its own (measured_operators.h); with a table of what was measured on a device those come before all else.
 class OperatorCosts {
  public:
   explicit OperatorCosts(const GpuFacts& gpu);
+  void use(std::shared_ptr<const MeasuredOperators> measured) { measured_ = std::move(measured); }
   OperatorTime gemm(const GemmWork& w) const;
   // Fused attention; AttentionKernel::unfused: two products and the passes over the scores between them.
   OperatorTime attention(const AttentionWork& w) const;
-  // A kernel bound by the GPU's memory: bytes read and written. 0 bytes: what an empty kernel takes.
-  OperatorTime memory(double bytes, MemoryKernel kind = MemoryKernel::elementwise) const;
+  // A kernel bound by the GPU's memory: bytes read and written, of elements of that precision (which matters where it
+  // was measured). 0 bytes: what an empty kernel takes.
+  OperatorTime memory(double bytes, MemoryKernel kind = MemoryKernel::elementwise, Precision p = Precision::bf16) const;
   // Widens `elements` kept in `from_bytes` each (nf4: 0.5 and its scales, 0.5625) to two bytes, in a kernel of its own.
   OperatorTime dequantise(double elements, double from_bytes) const;
   Architecture architecture() const { return architecture_; }
@@ -73,6 +80,7 @@ class OperatorCosts {
   Architecture architecture_;
   double doubt_ = 0;  // of a GPU whose like was not fitted, relative
   std::array<const GemmFitRow*, kPrecisionCount> gemm_{};
+  std::shared_ptr<const MeasuredOperators> measured_;
 };
 
 // Copies between host and GPU, one way. Pageable memory is copied by the host into pinned buffers first.

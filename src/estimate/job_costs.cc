@@ -24,6 +24,10 @@ double slowest_host(std::int64_t ranks) {
   return 1 + kSpread * kHighest[n - 1];
 }
 
+constexpr double kTakenOfCpu = 0.95;
+// A loop that steps an optimizer and reads tokens that lie in memory.
+constexpr double kCpuStepNs = 200'000;
+
 }  // namespace
 
 NetworkModel network_of(const PlatformFacts& p, std::int64_t gpus_per_node) {
@@ -63,6 +67,14 @@ JobCosts costs_of(const EstimateJob& job) {
   const bool nvlink = job.platform.nvlink_gb_per_s > 0 && !job.platform.nvlink_in_pairs;
   const Architecture a = c.operators.architecture();
   c.taken_within = !nvlink ? 0.02 : a == Architecture::hopper || a == Architecture::blackwell ? 24.0 / 132 : 0.15;
+  if (a == Architecture::cpu) {
+    // Gloo's threads take the cores of those that compute (all of them, as good as: 1 would stand still).
+    c.taken_within = c.taken_between = kTakenOfCpu;
+    c.serial = true;
+    c.launch_ns = 0;
+    c.step_ns = kCpuStepNs, c.pass_ns = 0;
+    return c;
+  }
   const double host = slowest_host(std::min(job.world(), job.platform.gpus_per_node));
   c.launch_ns *= host;
   c.operator_ns *= host;

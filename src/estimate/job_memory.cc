@@ -9,11 +9,16 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr double kContextGiB = 0.5;        // CUDA context and kernels of the libraries (costs/memory.cc)
 constexpr double kCommunicatorGiB = 0.25;  // NCCL's buffers
 constexpr double kCublasGiB = 32.0 / 1024;
+// A process on a CPU: the interpreter, PyTorch's libraries and their threads.
+constexpr double kCpuProcessGiB = 0.25;
 constexpr double kChunks = 8;  // of a chunked loss (torchtune's CEWithChunkedOutputLoss)
 // DeepSpeed's stage3_max_live_parameters and sub_group_size: how many gathered weights stay, how many are updated at a
 // time.
 constexpr double kLiveParameters = 1e9, kSubGroup = 1e9;
 constexpr double kDeepSpeedBucket = 500e6;
+
+bool on_cpu(const EstimateJob& job) { return architecture_of(job.platform.gpu) == Architecture::cpu; }
+double context_gib(const EstimateJob& job) { return on_cpu(job) ? kCpuProcessGiB : kContextGiB; }
 
 bool eager(const EstimateJob& job) { return job.framework != Framework::megatron; }
 
@@ -223,7 +228,7 @@ StageMemory of_stage(const EstimateJob& job, const StageWork& stage, std::int64_
     if (job.recompute == Recompute::selective) recomputed = layer - eager_layer(job, false);
     if (job.offload_activations) recomputed = layer + kept_of_layer(job);  // one is used, one on its way
     const double logits = s + 1 == job.pp ? eager_logits(job) : 0;
-    if (s + 1 == job.pp) out.stranded = stranded_logits(job);
+    if (s + 1 == job.pp && !on_cpu(job)) out.stranded = stranded_logits(job);
     begin.gradients = job.num_microbatches > 1 ? gradients : 0;
     // The logits are gone when the first layer is computed again.
     begin.activations = held * kept + (logits > recomputed ? logits - recomputed : 0);
@@ -242,12 +247,13 @@ StageMemory of_stage(const EstimateJob& job, const StageWork& stage, std::int64_
   for (const Moment* at : {&end, &step})
     if (at->sum() > most->sum()) most = at;
   if (most != &begin) out.stranded = std::max(0.0, out.stranded - (most->sum() - begin.sum()));
-  const int communicators = (job.tp > 1) + (job.replicas() > 1) + (job.pp > 1) + (job.ep > 1);
+  const int communicators = on_cpu(job) ? 0 : (job.tp > 1) + (job.replicas() > 1) + (job.pp > 1) + (job.ep > 1);
+  const double fixed = context_gib(job) + (on_cpu(job) ? 0 : kCublasGiB) + kCommunicatorGiB * communicators;
   m.gradients = most->gradients / kGiB;
   m.activations = most->activations / kGiB;
-  m.workspace = (most->workspace + out.stranded) / kGiB + kContextGiB + kCublasGiB + kCommunicatorGiB * communicators;
+  m.workspace = (most->workspace + out.stranded) / kGiB + fixed;
   m.total = m.weights + m.gradients + m.optimizer + m.activations + m.workspace;
-  out.allocated = m.total - out.stranded / kGiB - kContextGiB - kCommunicatorGiB * communicators;
+  out.allocated = m.total - out.stranded / kGiB - context_gib(job) - kCommunicatorGiB * communicators;
   // ZeRO-Offload (Ren et al. 2021, section 3): gradients and the optimizer's state; with the weights, those as well.
   if (job.offload != Offload::none) out.host += (each.gradient + each.optimizer) * mine;
   if (job.offload == Offload::all) out.host += e * shared(w.all, w.experts, true);

@@ -121,7 +121,9 @@ class Writer {
   // Kernels bound by memory that move so many bytes together.
   void memory(Part part, double bytes, int kernels = 1) {
     const double factor = part == Part::loss ? costs_.factors.loss : costs_.factors.memory;
-    add(part, costs_.operators.memory(bytes / kernels, kernel_of(part)), kernels, 0, kernels * factor).bytes = bytes;
+    const Precision elements = element_ < 4 ? Precision::bf16 : Precision::fp32;
+    add(part, costs_.operators.memory(bytes / kernels, kernel_of(part), elements), kernels, 0, kernels * factor).bytes =
+        bytes;
   }
   void traffic(Part part, double elements, const Traffic& t) {
     memory(part, elements * t.bytes * element_ / 2, t.kernels);
@@ -314,6 +316,10 @@ class Writer {
         return MemoryKernel::embedding;
       case Part::optimizer:
         return MemoryKernel::optimizer;
+      case Part::activation:
+        return MemoryKernel::activation;
+      case Part::loss:
+        return MemoryKernel::loss;
       default:
         return MemoryKernel::elementwise;
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "estimate/operation_writer.h"
 
@@ -328,6 +329,20 @@ void norm(Writer& w, bool backward) {
       backward ? (layer_norm ? kLayerNormBack : w.fusion().norm_back) : (layer_norm ? kLayerNorm : w.fusion().norm));
 }
 
+// On a CPU the operators of a list are issued and computed by the same threads.
+void join_host(const JobCosts& costs, std::vector<Operation>& list) {
+  if (!costs.serial) return;
+  for (Operation& o : list) {
+    (o.compute_ns > 0 || o.comm_ns <= 0 ? o.compute_ns : o.comm_ns) += o.host_ns;
+    o.host_ns = 0;
+    o.host_waits = false;
+  }
+}
+LayerWork joined(const JobCosts& costs, LayerWork work) {
+  for (auto* list : {&work.forward, &work.backward, &work.weight}) join_host(costs, *list);
+  return work;
+}
+
 }  // namespace
 
 std::string_view name_of(Part p) {
@@ -426,7 +441,7 @@ LayerWork layer_work(const EstimateJob& job, const JobCosts& costs, std::int64_t
   norm(backward, true);
   add_residual(backward);
   for (int i = 0; i < 2 && job.method == Method::full; ++i) weights.gradient_hooks(weights.hidden());  // of the norms
-  return work;
+  return joined(costs, std::move(work));
 }
 
 LayerWork embedding_work(const EstimateJob& job, const JobCosts& costs) {
@@ -442,14 +457,14 @@ LayerWork embedding_work(const EstimateJob& job, const JobCosts& costs) {
     Writer(job, costs, work.backward, true)
         .memory(Part::embedding, 4 * static_cast<double>(job.prompt_tokens * job.micro_batch_size) * forward.hidden());
   }
-  if (!job.trains_tables()) return work;  // nothing before the first layer learns
+  if (!job.trains_tables()) return joined(costs, std::move(work));  // nothing before the first layer learns
   Writer backward(job, costs, work.backward, true);
   gather_rows(backward);
   // Gradients are added to a table that is cleared first; megatron adds to its buffer.
   backward.traffic(Part::embedding, elements, {8, 3});
   if (job.framework != Framework::megatron)
     backward.memory(Part::embedding, 2 * static_cast<double>(job.model.vocab) * backward.hidden() / backward.tp());
-  return work;
+  return joined(costs, std::move(work));
 }
 
 LayerWork head_work(const EstimateJob& job, const JobCosts& costs) {
@@ -471,7 +486,7 @@ LayerWork head_work(const EstimateJob& job, const JobCosts& costs) {
   if (job.trains_tables()) backward.full_weight_gradient(Part::head, backward.tokens(), columns, backward.hidden());
   sum_beside(backward);
   norm(backward, true);
-  return work;
+  return joined(costs, std::move(work));
 }
 
 Placement placement_of(const EstimateJob& job, Group g) {

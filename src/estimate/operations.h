@@ -102,6 +102,9 @@ struct JobCosts {
   double taken_within = 0, taken_between = 0;
   double sustained = 1;  // rate of products in hours of training over that in runs of some milliseconds
   KernelFactors factors = {};
+  // Of a CPU: who issues an operator also computes it, so that the one follows the other. operator_ns is then what an
+  // operator costs beside its arithmetic; Operation::host_ns is 0 and part of compute_ns.
+  bool serial = false;
   // Host, of one step before its passes: the data loader's next batch, the loop round the passes, logging. Of one pass:
   // the schedule's own Python.
   double step_ns = 1'500'000, pass_ns = 100'000;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace orrery {
 namespace {
@@ -38,13 +39,16 @@ struct Update {
   double bytes;
   int kernels;
 };
-Update update_of(const EstimateJob& job, double layers) {
+Update update_of(const EstimateJob& job, double layers, const Weights* of_cpu) {
   // fp32 gradient, weight and both moments read; weight, moments and the two-byte weight written. Fused kernels take
   // some hundred tensors a launch; PyTorch's eager "foreach" update reads and writes in a dozen passes.
   const bool foreach_loop = (job.framework == Framework::fsdp && !job.compile) || job.framework == Framework::ddp;
   const bool adamw = job.optimizer == Optimizer::adamw, master = master_weights(job);
   const double each = master ? 4 : bytes_of_activations(job), share = each / 4;
   const int few = static_cast<int>(4 + layers / 4);
+  // On a CPU PyTorch's update goes tensor by tensor (torch/optim/optimizer.py, _default_to_fused_or_foreach). Modules
+  // have queries, keys and values, gate and up apart: four tensors for three.
+  if (of_cpu != nullptr && adamw && foreach_loop) return {84 * share, static_cast<int>(12 * of_cpu->tensors * 4 / 3)};
   if (foreach_loop && adamw && !job.optimizer_in_backward)
     return {84 * share, static_cast<int>(12 * std::max(1.0, layers / 8))};
   if (adamw && master) return {34, few};
@@ -57,12 +61,13 @@ Block memory_block(const EstimateJob& job, const JobCosts& costs, Part part, dou
   if (bytes <= 0) return {};
   Operation o;
   o.part = part;
-  o.compute_ns =
-      costs.factors.optimizer * kernels *
-      costs.operators
-          .memory(bytes / kernels, part == Part::optimizer ? MemoryKernel::optimizer : MemoryKernel::elementwise)
-          .ns;
+  // Tensor by tensor and pass by pass the update is nothing but element-wise.
+  const bool fused = part == Part::optimizer && !costs.serial;
+  const Precision elements = bytes_of_activations(job) < 4 && !master_weights(job) ? Precision::bf16 : Precision::fp32;
+  const MemoryKernel kind = fused ? MemoryKernel::optimizer : MemoryKernel::elementwise;
+  o.compute_ns = costs.factors.optimizer * kernels * costs.operators.memory(bytes / kernels, kind, elements).ns;
   o.host_ns = kernels * (costs.launch_ns + (job.framework == Framework::megatron ? 0 : costs.operator_ns));
+  if (costs.serial) o.compute_ns += std::exchange(o.host_ns, 0);
   return block_of(o);
 }
 
@@ -210,7 +215,7 @@ std::vector<StageWork> stages_of(const EstimateJob& job, const JobCosts& costs) 
     const double mine =
         job.zero > 0 ? (learn - stage.weights.learn_experts) / shards + stage.weights.learn_experts / expert_shards
                      : learn;
-    const Update u = update_of(job, stage.layers);
+    const Update u = update_of(job, stage.layers, costs.serial ? &stage.weights : nullptr);
     if (job.optimizer_in_backward) {
       for (Chunk& c : stage.chunks)
         for (Bundle& b : c.bundles)

@@ -97,8 +97,8 @@ void own_gemm_on(Team& team, const CpuKernels& kernels, std::size_t m, std::size
   const unsigned columns = grid_columns(team.size(), m, n), rows = team.size() / columns;
   scratch.resize(std::max<std::size_t>(scratch.size(), team.size()));
   team.run([&](unsigned worker) {
-    const Share r = share_of(m, worker / columns, rows, static_cast<std::size_t>(kernels.tile_rows));
-    const Share w = share_of(n, worker % columns, columns, static_cast<std::size_t>(kernels.tile_columns));
+    const WorkShare r = share_of(m, worker / columns, rows, static_cast<std::size_t>(kernels.tile_rows));
+    const WorkShare w = share_of(n, worker % columns, columns, static_cast<std::size_t>(kernels.tile_columns));
     if (r.from == r.to || w.from == w.to) return;
     MatrixView<T> left = a, right = b;
     left.data += r.from * a.row_stride, right.data += w.from * b.column_stride;

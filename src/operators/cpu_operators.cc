@@ -183,7 +183,7 @@ Prepared CpuOperators::gemm_of(const OperatorRow& row) {
   } else {  // one product a thread
     once = [this, a, b, c, m, n, k, batch] {
       team_.run([&](unsigned worker) {
-        const Share s = share_of(batch, worker, team_.size());
+        const WorkShare s = share_of(batch, worker, team_.size());
         for (std::size_t i = s.from; i < s.to; ++i)
           own_gemm(kernels_, m, n, k, MatrixView<T>{a + i * m * k, k, 1}, MatrixView<T>{b + i * k * n, n, 1},
                    c + i * m * n, n, false, scratch_[worker]);
@@ -289,7 +289,7 @@ Prepared CpuOperators::by_elements(const OperatorRow& row) {
     const std::size_t grain = rows ? width : 16;
     if (n < kGrain) return work(std::size_t{0}, n);
     team_.run([&](unsigned worker) {
-      const Share s = share_of(n, worker, team_.size(), grain);
+      const WorkShare s = share_of(n, worker, team_.size(), grain);
       if (s.from < s.to) work(s.from, s.to);
     });
   };
@@ -423,7 +423,7 @@ Prepared CpuOperators::by_elements(const OperatorRow& row) {
             };
             if (n < kGrain) return gather(0, picked), true;
             team_.run([&](unsigned worker) {
-              const Share s = share_of(picked, worker, team_.size());
+              const WorkShare s = share_of(picked, worker, team_.size());
               gather(s.from, s.to);
             });
             return true;

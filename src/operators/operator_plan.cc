@@ -60,7 +60,7 @@ std::vector<double> elements_of(SizeSet set) {
     case SizeSet::small:
       return {1 << 10, 1 << 14, 1 << 18};
     case SizeSet::medium:
-      return {1 << 10, 1 << 12, 1 << 14, 1 << 16, 3 << 16, 1 << 19, 1 << 21, 1 << 23};
+      return {1 << 10, 1 << 12, 1 << 14, 1 << 16, 3 << 16, 1 << 19, 1 << 20, 1 << 21, 1 << 22, 1 << 23};
     case SizeSet::large:
       break;
   }

@@ -100,7 +100,7 @@ void Team::run(const std::function<void(unsigned)>& work) {
   }
 }
 
-Share share_of(std::size_t all, unsigned worker, unsigned workers, std::size_t grain) {
+WorkShare share_of(std::size_t all, unsigned worker, unsigned workers, std::size_t grain) {
   const std::size_t groups = (all + grain - 1) / grain;
   const std::size_t from = groups * worker / workers * grain, to = groups * (worker + 1) / workers * grain;
   return {std::min(from, all), std::min(to, all)};

@@ -38,9 +38,9 @@ class Team {
 };
 
 // Of `all` rows the share of one worker, in whole groups of `grain`.
-struct Share {
+struct WorkShare {
   std::size_t from, to;
 };
-Share share_of(std::size_t all, unsigned worker, unsigned workers, std::size_t grain = 1);
+WorkShare share_of(std::size_t all, unsigned worker, unsigned workers, std::size_t grain = 1);
 
 }  // namespace orrery

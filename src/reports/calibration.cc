@@ -3,7 +3,7 @@
 namespace orrery {
 
 Section calibration_section(const std::vector<CalibratedFact>& facts) {
-  Section s{.key = "calibration", .title = "Facts replaced by the traces", .table = {}};
+  Section s{.key = "calibration", .title = "Facts replaced by what was measured", .table = {}};
   s.table.columns = {{.key = "fact"},
                      {.key = "unit"},
                      {.key = "before", .digits = 2},

@@ -1,0 +1,129 @@
+// orrery estimate and plan --calibrate with tables of operators and measured steps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli_run.h"
+
+namespace orrery::test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kPlatform = R"([platform]
+name = "here"
+source = "a test"
+sure = "stated"
+gpus_per_node = 2
+nvlink_gb_per_s = 0
+[gpu]
+arch = "CPU"
+sms = 1
+fp32_tflops = 0.1
+memory_gib = 16
+memory_gb_per_s = 20
+pcie_gb_per_s = 10
+[host]
+cores = 2
+memory_gb_per_s = 20
+)";
+constexpr const char* kTable =
+    "operator,shape,dtype,time_us,bytes,flops,threads,ranks,device,machine\n"
+    "gemm,256x256x256,fp32,400,786432,33554432,1,1,cpu,made\n"
+    "gemm,512x512x512,fp32,3000,3145728,268435456,1,1,cpu,made\n"
+    "gemm,64x256x1024,fp32,430,1376256,33554432,1,1,cpu,made\n"
+    "add,65536,fp32,20,786432,0,1,1,cpu,made\n"
+    "add,1048576,fp32,900,12582912,0,1,1,cpu,made\n";
+constexpr const char* kModel =
+    "--model gpt --shape layers=2,hidden=256,heads=4,ffn=688,vocab=2000,gated=1,tied=0,rms-norm=1,learned-positions=0,"
+    "bias=0 --framework ddp --precision fp32 --attention unfused --micro-batch-size 2 --seq-length 128 --gpus 1 ";
+
+struct Files {
+  TempDir dir;
+  Files() {
+    write_text(dir / "here.toml", kPlatform);
+    write_text(dir / "ops.csv", kTable);
+  }
+  std::string job() const { return kModel + ("--platform " + (dir / "here.toml")) + " "; }
+};
+
+Json answer(const std::string& arguments) {
+  const Outcome o = orrery(arguments + " --json");
+  EXPECT_EQ(o.status, 0) << arguments << ": " << o.err;
+  return o.status == 0 ? Json::parse(o.out) : Json();
+}
+void expect_refused(const std::string& arguments, const std::string& says) {
+  const Outcome o = orrery(arguments);
+  EXPECT_EQ(o.status, 2) << arguments;
+  EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+  EXPECT_NE(o.err.find(says), std::string::npos) << o.err;
+}
+
+TEST(CliCalibrateTables, ATableIsTakenAndStepsPullTheEstimate) {
+  const Files f;
+  const std::string job = "estimate train " + f.job();
+  const Json plain = answer(job), by_table = answer(job + "--calibrate " + (f.dir / "ops.csv"));
+  ASSERT_FALSE(by_table["calibration"].empty());
+  EXPECT_EQ(by_table["calibration"][0]["fact"], "matrix products, fp32");
+  EXPECT_EQ(by_table["calibration"][0]["events"], 3);
+  EXPECT_NE(plain["iteration_ms"], by_table["iteration_ms"]);
+  // The same job measured as twice as long, another held out.
+  const double ms = by_table["iteration_ms"];
+  write_text(
+      f.dir / "runs.jsonl",
+      "{\"batch\": 2, \"seq_length\": 128, \"technique\": \"\", \"dtype\": \"fp32\", \"procs\": 1, \"step_ms\": " +
+          std::to_string(2 * ms) + "}\n\n" +
+          "{\"batch\": 4, \"seq_length\": 64, \"technique\": \"R\", \"procs\": 1, \"held_out\": true, "
+          "\"step_ms\": {\"median\": 50, \"sd\": 1}}\n");
+  const Json by_steps = answer(job + "--calibrate " + (f.dir / "ops.csv") + " --calibrate " + (f.dir / "runs.jsonl"));
+  EXPECT_NEAR(by_steps["iteration_ms"], 2 * ms, 0.1 * ms);
+  ASSERT_EQ(by_steps["calibrated_steps"].size(), 2u);
+  EXPECT_NEAR(by_steps["calibrated_steps"][0]["before_ms"], ms, 0.001 * ms);
+  EXPECT_EQ(by_steps["calibrated_steps"][0]["held_out"], false);
+  EXPECT_EQ(by_steps["calibrated_steps"][1]["held_out"], true);
+  EXPECT_GT(by_steps["calibrated_steps"][1]["after_ms"], by_steps["calibrated_steps"][1]["before_ms"]);
+}
+
+TEST(CliCalibrateTables, TheReportOfBench) {
+  const Files f;
+  write_text(f.dir / "report.json", R"({"orrery": "0.1.0", "command": "bench report", "runs": [
+    {"id": "a", "state": "done", "techniques": ["R"], "batch": 2, "seq_length": 128, "gpus": 1, "step_ms": {"mean": 90, "median": 80, "sd": 2}},
+    {"id": "b", "state": "out-of-memory", "techniques": [], "batch": 64, "seq_length": 128, "gpus": 1, "step_ms": null}]})");
+  const Json j = answer("estimate train " + f.job() + "--calibrate " + (f.dir / "report.json"));
+  ASSERT_EQ(j["calibrated_steps"].size(), 1u);
+  EXPECT_EQ(j["calibrated_steps"][0]["measured_ms"], 80);
+}
+
+TEST(CliCalibrateTables, PlanTakesATable) {
+  const Files f;
+  const Json j = answer(
+      "plan --model gpt --shape layers=2,hidden=256,heads=4,vocab=2000 --gpus 2 --precision fp32 "
+      "--framework ddp --seq-length 128 --platform " +
+      (f.dir / "here.toml") + " --calibrate " + (f.dir / "ops.csv"));
+  EXPECT_FALSE(j["calibration"].empty());
+}
+
+TEST(CliCalibrateTables, RefusedInOneLine) {
+  const Files f;
+  const std::string job = "estimate train " + f.job() + "--calibrate ";
+  const auto steps = [&](const std::string& text) {
+    write_text(f.dir / "x.jsonl", text);
+    return job + (f.dir / "x.jsonl");
+  };
+  expect_refused(steps("{\"step_ms\": 0}\n"), "line 1: no step_ms above 0");
+  expect_refused(steps("{\"step_ms\": 5}\nnonsense\n"), "line 2: not an object");
+  expect_refused(steps("{\"step_ms\": 5, \"technique\": \"XY\"}\n"), "not a technique: XY");
+  expect_refused(steps("{\"step_ms\": 5, \"dtype\": \"fp12\"}\n"), "not a precision");
+  expect_refused(steps("{\"step_ms\": 5, \"batch\": -1}\n"), "batch is not a whole number from 1");
+  expect_refused(steps("{\"step_ms\": 5, \"model\": \"no-such-model\"}\n"), "no-such-model");
+  expect_refused(steps("{\"step_ms\": 5, \"held_out\": true}\n"), "held out");
+  write_text(f.dir / "bad.csv", std::string(kTable) + "gemm,1x1,fp32,1,0,0,1,1,cpu,made\n");
+  expect_refused(job + (f.dir / "bad.csv"), "line 7: '1x1' is not a shape");
+  expect_refused("estimate train " + std::string(kModel) + "--platform dgx-h100 --calibrate " + (f.dir / "ops.csv"),
+                 "the table is of a CPU");
+  expect_refused("estimate ops --platform dgx-h100 --gemm 64x64x64 --calibrate " + (f.dir / "ops.csv"), "--calibrate");
+}
+
+}  // namespace
+}  // namespace orrery::test
