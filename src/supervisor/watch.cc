@@ -1,0 +1,295 @@
+#include "supervisor/watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/median.h"
+
+namespace orrery {
+namespace {
+
+constexpr std::size_t kRecent = 64;
+constexpr std::size_t kEarly = 32;   // steps that say what is usual for an attempt
+constexpr std::int64_t kLooks = 60;  // before a rank is called slow
+constexpr double kPauseFactor = 2;   // of the longest pause it came out of
+constexpr double kSaveFactor = 3;    // of the longest save seen
+
+double seconds(Ns d) { return static_cast<double>(d) * 1e-9; }
+
+double median_of(const std::deque<double>& v) { return median(std::vector<double>(v.begin(), v.end())); }
+
+void keep(std::deque<double>& v, double x, std::size_t most) {
+  v.push_back(x);
+  if (v.size() > most) v.pop_front();
+}
+
+}  // namespace
+
+void Watch::begin_attempt(Ns now, std::int64_t skip_from, std::int64_t skip_to) {
+  Watch fresh(p_);
+  fresh.step_s_ = std::move(step_s_);
+  fresh.longest_pause_s_ = longest_pause_s_;
+  fresh.longest_save_s_ = longest_save_s_;
+  fresh.began_ = fresh.last_move_ = now;
+  fresh.skip_from_ = skip_from;
+  fresh.skip_to_ = skip_to;
+  *this = std::move(fresh);
+}
+
+void Watch::moved(Ns now) {
+  if (steps_seen_ > 0) {
+    const double pause = seconds(now - last_move_);
+    if (saving_since_ != 0) {
+      longest_save_s_ = std::max(longest_save_s_, pause);
+    } else {
+      longest_pause_s_ = std::max(longest_pause_s_, pause);
+    }
+  }
+  saving_since_ = 0;
+  last_move_ = std::max(now, last_move_);
+  hang_told_ = false;
+}
+
+void Watch::step(Ns now, const StepSample& s) {
+  if (s.step > last_log_step_ || s.step < 0) {
+    moved(now);
+    // By the clock where it says nothing itself; several steps may have come since the last look.
+    const std::int64_t many = s.step >= 0 && last_log_step_ >= 0 ? s.step - last_log_step_ : 1;
+    double each = s.seconds;
+    if (each < 0 && last_step_at_ != 0 && now > last_step_at_)
+      each = seconds(now - last_step_at_) / static_cast<double>(std::max<std::int64_t>(many, 1));
+    last_step_at_ = now;
+    steps_seen_ = std::max(steps_seen_, ++log_steps_);
+    last_log_step_ = std::max(last_log_step_, s.step);
+    last_step_ = std::max(last_step_, s.step);
+    if (each >= 0) took(each);
+  }
+  if (s.loss) loss(s.step, *s.loss);
+}
+
+void Watch::took(double each) {
+  if (steps_seen_ <= p_.first_steps) return;
+  keep(step_s_, each, kRecent);
+  if (early_s_.size() < kEarly) early_s_.push_back(each);
+  keep(recent_s_, each, static_cast<std::size_t>(p_.straggler_steps));
+}
+
+void Watch::loss(std::int64_t step, double value) {
+  if (step > skip_from_ && step <= skip_to_) return;  // its batch was left out: no loss of the model
+  if (!std::isfinite(value)) {
+    if (bad_count_ == 0 || std::isfinite(worst_)) {
+      bad_count_ = 0;
+      first_bad_ = step;
+    }
+    ++bad_count_;
+    worst_ = value;
+    return;
+  }
+  const auto window = static_cast<std::size_t>(p_.spike_window);
+  if (bad_count_ > 0 && !std::isfinite(worst_)) bad_count_ = 0;  // it came back to numbers
+  if (bad_count_ == 0 && losses_.size() >= window) {
+    const double usual = median_of(losses_);
+    std::deque<double> off;
+    for (const double l : losses_) off.push_back(std::fabs(l - usual));
+    spike_limit_ = usual + std::max(p_.spike_deviations * median_of(off), (p_.spike_factor - 1) * std::fabs(usual));
+    if (value > spike_limit_) first_bad_ = step;
+  }
+  if (losses_.size() >= window && value > spike_limit_) {
+    worst_ = bad_count_ == 0 ? value : std::max(worst_, value);
+    ++bad_count_;
+    return;
+  }
+  bad_count_ = 0;
+  keep(losses_, value, window);
+}
+
+void Watch::beats(Ns now, const std::vector<Beat>& all) {
+  bool any_moved = false, alive = false, saves = false;
+  std::int64_t furthest = -1;
+  for (const Beat& b : all) {
+    const auto it = beats_.find(b.rank);
+    if (it == beats_.end() || it->second.step != b.step || it->second.phase != b.phase) {
+      any_moved = any_moved || it != beats_.end();
+    } else {
+      alive = alive || it->second.time != b.time;
+    }
+    saves = saves || b.phase == "save";
+    furthest = std::max(furthest, b.step);
+    beats_[b.rank] = b;
+  }
+  if (any_moved) moved(now);
+  if (any_moved && furthest > last_step_) {
+    steps_seen_ = std::max(steps_seen_, ++beat_steps_);
+    // Jobs whose logs tell of no steps.
+    if (log_steps_ == 0 && last_step_ >= 0 && last_step_at_ != 0 && now > last_step_at_)
+      took(seconds(now - last_step_at_) / static_cast<double>(furthest - last_step_));
+    if (log_steps_ == 0) last_step_at_ = now;
+    last_step_ = furthest;
+  }
+  if (alive) last_output_ = now;
+  if (saves && saving_since_ == 0) saving_since_ = now;
+  // Who is waited for?
+  if (all.size() < 2) return;
+  std::size_t waiting = 0;
+  std::int32_t late = -1;
+  for (const Beat& b : all) {
+    if (b.step != furthest) return;
+    if (b.phase == "all_reduce") {
+      ++waiting;
+    } else {
+      late = b.rank;
+    }
+  }
+  ++looks_;
+  if (waiting + 1 == all.size()) ++waited_[late];
+}
+
+void Watch::saving(Ns now) {
+  if (saving_since_ == 0) saving_since_ = now;
+}
+
+void Watch::failed(Ns now, bool ended) {
+  if (failed_at_ == 0 || ended != ended_by_log_) failed_at_ = now;
+  ended_by_log_ = ended;
+}
+
+void Watch::nodes_lost(Ns now, const std::vector<std::string>& nodes) {
+  if (nodes.empty()) {
+    lost_since_ = 0;
+  } else if (lost_since_ == 0) {
+    lost_since_ = now;
+  }
+  lost_ = nodes;
+}
+
+double Watch::usual_step_s() const { return step_s_.empty() ? 0 : median_of(step_s_); }
+double Watch::silent_s(Ns now) const { return seconds(now - last_move_); }
+
+std::string Watch::node_of(std::int32_t rank) const {
+  const auto it = beats_.find(rank);
+  return it == beats_.end() ? "" : it->second.node;
+}
+
+double Watch::limit_s() const {
+  if (steps_seen_ == 0) return std::max(p_.start_grace_s, p_.hang_floor_s);
+  double limit = std::max({p_.hang_floor_s, p_.hang_factor * usual_step_s(), kPauseFactor * longest_pause_s_});
+  if (steps_seen_ < p_.first_steps) limit *= p_.first_factor;
+  if (saving_since_ != 0) limit = std::max({limit, p_.save_grace_s, kSaveFactor * longest_save_s_});
+  return limit;
+}
+
+std::optional<GuardEvent> Watch::hang(Ns now) const {
+  const double silent = silent_s(now);
+  const double limit = limit_s();
+  GuardEvent e;
+  e.kind = EventKind::no_progress;
+  e.at = now;
+  e.step = last_step_;
+  e.seconds = silent;
+  // Some of it failed, and what is left of it neither goes on nor ends.
+  if (failed_at_ != 0 && ended_by_log_) {
+    const double linger = std::max(p_.linger_s, 3 * usual_step_s());
+    if (std::min(silent, seconds(now - failed_at_)) >= linger && saving_since_ == 0) {
+      e.limit = linger;
+      e.text = fmt::format("an error in its logs {:.1f} s ago, no progress since {:.1f} s, and it does not end",
+                           seconds(now - failed_at_), silent);
+      return e;
+    }
+  }
+  if (silent < limit) return std::nullopt;
+  const bool talks = last_output_ != 0 && seconds(now - last_output_) < limit;
+  if (talks && silent < p_.chatter_factor * limit) return std::nullopt;
+  e.limit = talks ? p_.chatter_factor * limit : limit;
+  e.text = fmt::format("no rank moved for {:.1f} s (limit {:.1f} s: {}; usual step {:.3f} s)", silent, e.limit,
+                       steps_seen_ == 0     ? "no step yet"
+                       : saving_since_ != 0 ? "it saves"
+                       : talks              ? "it still writes to its logs"
+                                            : "steps were seen",
+                       usual_step_s());
+  return e;
+}
+
+std::optional<GuardEvent> Watch::slower() const {
+  if (early_s_.size() < kEarly || recent_s_.size() < static_cast<std::size_t>(p_.straggler_steps)) return std::nullopt;
+  const double before = median_of(early_s_);
+  const double fastest = *std::min_element(recent_s_.begin(), recent_s_.end());
+  if (before <= 0 || fastest < p_.slower_factor * before) return std::nullopt;
+  GuardEvent e;
+  e.kind = EventKind::straggler;
+  e.step = last_step_;
+  e.text = fmt::format("each of the last {} steps took at least {:.3f} s, usual were {:.3f} s", recent_s_.size(),
+                       fastest, before);
+  return e;
+}
+
+std::optional<GuardEvent> Watch::slow_rank() const {
+  if (looks_ < kLooks) return std::nullopt;
+  for (const auto& [rank, looks] : waited_) {
+    const double share = static_cast<double>(looks) / static_cast<double>(looks_);
+    if (share < p_.straggler_share || std::find(slow_told_.begin(), slow_told_.end(), rank) != slow_told_.end())
+      continue;
+    GuardEvent e;
+    e.kind = EventKind::straggler;
+    e.rank = rank;
+    e.node = node_of(rank);
+    e.step = last_step_;
+    e.text = fmt::format("rank {}{}: all others waited for it at {} of {} looks", rank,
+                         e.node.empty() ? "" : " on " + e.node, looks, looks_);
+    return e;
+  }
+  return std::nullopt;
+}
+
+std::vector<GuardEvent> Watch::look(Ns now) {
+  std::vector<GuardEvent> out;
+  const std::int64_t enough = std::isfinite(worst_) ? p_.spike_steps : p_.nan_steps;
+  if (!bad_told_ && bad_count_ >= enough && bad_count_ > 0) {
+    bad_told_ = true;
+    GuardEvent e;
+    e.kind = EventKind::bad_loss;
+    e.step = first_bad_;
+    e.loss = worst_;
+    e.text = std::isfinite(worst_)
+                 ? fmt::format(
+                       "the loss is above {:.4g} since iteration {} and does not come down in {} steps "
+                       "(up to {:.4g})",
+                       spike_limit_, first_bad_, bad_count_, worst_)
+                 : fmt::format("the loss is not finite since iteration {}, {} steps in a row", first_bad_, bad_count_);
+    out.push_back(std::move(e));
+  }
+  if (lost_since_ != 0 && std::min(silent_s(now), seconds(now - lost_since_)) >= p_.lost_s) {
+    GuardEvent e;
+    e.kind = EventKind::lost;
+    e.step = last_step_;
+    for (const std::string& n : lost_) {
+      e.nodes.push_back({n, "bad", "does not answer"});
+      e.text += (e.text.empty() ? "" : ", ") + n;
+    }
+    e.text +=
+        fmt::format(": no answer for {:.1f} s, no progress for {:.1f} s", seconds(now - lost_since_), silent_s(now));
+    lost_since_ = now;  // told again only after as long a time
+    out.push_back(std::move(e));
+  }
+  if (!hang_told_) {
+    if (auto e = hang(now)) {
+      hang_told_ = true;
+      out.push_back(std::move(*e));
+    }
+  }
+  if (!slower_told_) {
+    if (auto e = slower()) {
+      slower_told_ = true;
+      out.push_back(std::move(*e));
+    }
+  }
+  if (auto e = slow_rank()) {
+    slow_told_.push_back(e->rank);
+    out.push_back(std::move(*e));
+  }
+  for (GuardEvent& e : out) e.at = now;
+  return out;
+}
+
+}  // namespace orrery
