@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cli/common_options.h"
+#include "cli/guard_run.h"
 #include "cli/options.h"
 #include "cli/read_options.h"
 #include "reports/guard.h"
@@ -74,10 +75,10 @@ Result<MonthsQuestion> read_question(const Args& args) {
   return q;
 }
 
-Result<int> run_guard(const Args& args) {
+Result<int> run_simulate(const Args& args) {
   const auto options = understand(*find_command("guard"), args);
   if (!options) return tl::unexpected(options.error());
-  if (args.positional.front() != "simulate") return fail("not known: " + args.positional.front(), "guard", "simulate");
+  if (args.positional.size() > 1) return fail("too many operands: " + args.positional[1], "guard simulate", "none");
   const auto policies = read_policies(args);
   if (!policies) return tl::unexpected(policies.error());
   const auto question = read_question(args);
@@ -87,17 +88,46 @@ Result<int> run_guard(const Args& args) {
   return emit(months_document(*question, months), *options);
 }
 
+constexpr std::string_view kRunOptions[] = {"--config",   "--checkpoints", "--heartbeat", "--socket",  "--on-rollback",
+                                            "--bad-loss", "--stragglers",  "--webhook",   "--metrics", "--dry-run"};
+
+Result<int> run_guard_words(const Args& args) {
+  const std::string first = args.positional.empty() || args.before_dashes == 0 ? "" : args.positional.front();
+  if (first == "keep") return run_guard_keeper(args);
+  for (const std::string_view option : kRunOptions)
+    if (!first.empty() && args.has(option))
+      return fail("not with " + first, std::string(option), "only with -- COMMAND");
+  if (first == "simulate") return run_simulate(args);
+  if (first == "status") return run_guard_status(args);
+  if (first.empty() && (args.before_dashes || args.has("--config"))) return run_guard_command(args);
+  return fail(first.empty() ? "needs a command" : "not known: " + first, "guard",
+              "orrery guard [OPTION...] -- COMMAND..., or guard status, or guard simulate");
+}
+
 }  // namespace
 
 Command guard_command() {
   return {
       .name = "guard",
-      .summary = "what failures cost a large training job, and what would save it",
-      .operands = "simulate",
-      .least = 1,
-      .most = 1,
+      .summary = "keep a training job alive; what failures cost it, and what would save it",
+      .operands = "[status [DIR]|simulate] [-- COMMAND...]",
+      .least = 0,
+      .most = kMany,
       .description =
-          "simulate runs a job through months of failures under policies and answers with goodput (the share of the "
+          "orrery guard -- COMMAND... runs a training job and keeps it running. It reads the job's logs as orrery "
+          "diagnose does, its steps, losses and heartbeats, and decides: failures of the machine are answered with a "
+          "restart from the newest good checkpoint, without nodes that are bad; an error of the program or of its "
+          "script is reported, never restarted blindly; a job that stands still has its stacks taken, is ended and "
+          "started again; a loss that is not finite or stays high is answered with an earlier checkpoint, and the "
+          "batches in between are left out; before a preemption or a time limit it saves and ends. Nothing is killed "
+          "while any rank makes progress. Everything of an attempt is seen dead before the next is started.\n\n"
+          "In the arguments of COMMAND, {checkpoint}, {skip_from}, {skip_to}, {attempt}, {state}, {heartbeat} and "
+          "{nodes} are replaced; no shell sees them. Every event and decision is written to the state directory before "
+          "it is acted on: guard that was killed, started again with the same --state, goes on with the same job, "
+          "which lives on meanwhile. SIGTERM or SIGINT: the job saves and ends, and guard with it; a second one ends "
+          "it at once. guard status says what became of it. docs/guard.md has the table of decisions.\n\n"
+          "guard simulate runs a job through months of failures under policies and answers with goodput (the share of "
+          "the "
           "GPU time of runs that was of use), the effective training time ratio (ETTR: the share of the time from "
           "begin to end), what was lost to which cause, and the best interval between checkpoints beside Young's and "
           "Daly's.\n\n"
@@ -107,39 +137,41 @@ Command guard_command() {
           "without people, but for the share that needs them. sync: training stops until a checkpoint is on storage; "
           "async: until it is copied to host memory. Failures of the job's own code are not simulated: a restart does "
           "not help there. docs/model.md says what is taken for granted.",
-      .options = {{"--gpus", "N", "GPUs of the job (default: 2048)", Takes::word},
-                  {"--gpus-per-node", "N", "GPUs of a node, for spares (default: 8)", Takes::word},
-                  {"--days", "N", "how long (default: 30)", Takes::word},
-                  {"--policy", "NAME,...",
-                   "guard-async, guard-sync, manual-async, manual-sync (default: all; the first one's figures are the "
-                   "document's own)",
-                   Takes::word},
-                  {"--interval", "S|best",
-                   "seconds of training between checkpoints, or each policy's best (default: 1800)", Takes::word},
-                  {"--save", "S", "seconds until a checkpoint is on storage (default: 60)", Takes::word},
-                  {"--copy", "S", "seconds that an asynchronous save blocks (default: a tenth of --save)", Takes::word},
-                  {"--startup", "S", "seconds from a start to the first step (default: 300)", Takes::word},
-                  {"--detect", "S", "guard: seconds until a failure is noticed (default: 30)", Takes::word},
-                  {"--check", "S", "guard: seconds until the bad nodes are found (default: 60)", Takes::word},
-                  {"--automatic", "PCT", "guard: failures that need no person, in % (default: 90)", Takes::word},
-                  {"--spares", "N", "guard: nodes that stand by (default: 2)", Takes::word},
-                  {"--repair", "H", "guard: mean hours until a bad node is a spare (default: 24)", Takes::word},
-                  {"--mtbf", "H", "hours between failures of the whole job (default: the study's rate a GPU hour)",
-                   Takes::word},
-                  {"--trials", "N", "runs to take the mean of (default: 200)", Takes::word},
-                  {"--seed", "N", "another seed, other failures (default: 1)", Takes::word},
-                  kCsv,
-                  kJson,
-                  kQuiet,
-                  kThreads,
-                  kHelp},
-      .when_incomplete = "never",
+      .options =
+          with(guard_run_options(),
+               {{"--gpus", "N", "simulate: GPUs of the job (default: 2048)", Takes::word},
+                {"--gpus-per-node", "N", "GPUs of a node, for spares (default: 8)", Takes::word},
+                {"--days", "N", "how long (default: 30)", Takes::word},
+                {"--policy", "NAME,...",
+                 "guard-async, guard-sync, manual-async, manual-sync (default: all; the first one's figures are the "
+                 "document's own)",
+                 Takes::word},
+                {"--interval", "S|best",
+                 "seconds of training between checkpoints, or each policy's best (default: 1800)", Takes::word},
+                {"--save", "S", "seconds until a checkpoint is on storage (default: 60)", Takes::word},
+                {"--copy", "S", "seconds that an asynchronous save blocks (default: a tenth of --save)", Takes::word},
+                {"--startup", "S", "seconds from a start to the first step (default: 300)", Takes::word},
+                {"--detect", "S", "guard: seconds until a failure is noticed (default: 30)", Takes::word},
+                {"--check", "S", "guard: seconds until the bad nodes are found (default: 60)", Takes::word},
+                {"--automatic", "PCT", "guard: failures that need no person, in % (default: 90)", Takes::word},
+                {"--spares", "N", "guard: nodes that stand by (default: 2)", Takes::word},
+                {"--repair", "H", "guard: mean hours until a bad node is a spare (default: 24)", Takes::word},
+                {"--mtbf", "H", "hours between failures of the whole job (default: the study's rate a GPU hour)",
+                 Takes::word},
+                {"--trials", "N", "runs to take the mean of (default: 200)", Takes::word},
+                {"--seed", "N", "another seed, other failures (default: 1)", Takes::word},
+                kCsv,
+                kJson,
+                kQuiet,
+                kThreads,
+                kHelp}),
+      .when_incomplete = "the job was stopped or has failed for good, as the report says why",
       .examples = {{"A month on 2,048 GPUs, under all policies:", "orrery guard simulate"},
                    {"... when each saves as often as is best for it:", "orrery guard simulate --interval best"},
                    {"How often to save on 16,384 GPUs that fail every three hours:",
                     "orrery guard simulate --gpus 16384 --mtbf 3 --policy guard-async --json | jq "
                     ".best_checkpoint_interval_s"}},
-      .run = run_guard};
+      .run = run_guard_words};
 }
 
 }  // namespace orrery

@@ -40,8 +40,15 @@ Result<Args> parse(const Command& command, const std::vector<std::string>& words
   }
   app.add_option("operands", args.positional)->required(false);
   try {
-    std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 wants them
+    const auto dashes = std::find(words.begin(), words.end(), "--");
+    std::vector<std::string> reversed(words.begin(), dashes);
+    std::reverse(reversed.begin(), reversed.end());  // as CLI11 wants them
     app.parse(reversed);
+    // What follows is taken as it stands, also another "--".
+    if (dashes != words.end()) {
+      args.before_dashes = args.positional.size();
+      args.positional.insert(args.positional.end(), dashes + 1, words.end());
+    }
   } catch (const CLI::ArgumentMismatch& e) {
     for (const OptionSpec& o : command.options) {
       if (!std::string_view(e.what()).starts_with(std::string(o.name) + ":")) continue;

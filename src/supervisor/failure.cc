@@ -87,7 +87,7 @@ Failure classify(const GuardState& s, const AttemptState& end) {
     f.reason = f.cause = "Out of Memory Error";
     return f;
   }
-  if (bad_numbers) {
+  if (bad_numbers && !(well && s.policy.bad_loss == OnBadLoss::report)) {
     from_finding(*found, f);
     return f;
   }

@@ -41,7 +41,7 @@ struct GuardPolicy {
 };
 
 enum class EventKind : std::uint8_t {
-  begin,            // a new job: policy
+  begin,            // a new job: policy, text = begin of tokens, node = the job's name
   resumed,          // a supervisor took over, where another one died or was stopped: policy
   started,          // handle, nodes
   not_started,      // the runner knows that the attempt was not started: text says why; `fatal` = it never can be

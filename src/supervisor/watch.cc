@@ -242,23 +242,32 @@ std::optional<GuardEvent> Watch::slow_rank() const {
   return std::nullopt;
 }
 
+std::optional<GuardEvent> Watch::bad_loss(std::int64_t enough) {
+  if (bad_told_ || bad_count_ < enough) return std::nullopt;
+  bad_told_ = true;
+  GuardEvent e;
+  e.kind = EventKind::bad_loss;
+  e.step = first_bad_;
+  e.loss = worst_;
+  e.text = std::isfinite(worst_)
+               ? fmt::format(
+                     "the loss is above {:.4g} since iteration {} and does not come down in {} steps "
+                     "(up to {:.4g})",
+                     spike_limit_, first_bad_, bad_count_, worst_)
+               : fmt::format("the loss is not finite since iteration {}, {} steps in a row", first_bad_, bad_count_);
+  return e;
+}
+
+std::vector<GuardEvent> Watch::at_end(Ns now) {
+  std::vector<GuardEvent> out;
+  if (auto e = bad_loss(std::isfinite(worst_) ? p_.spike_steps : 1)) out.push_back(std::move(*e));
+  for (GuardEvent& e : out) e.at = now;
+  return out;
+}
+
 std::vector<GuardEvent> Watch::look(Ns now) {
   std::vector<GuardEvent> out;
-  const std::int64_t enough = std::isfinite(worst_) ? p_.spike_steps : p_.nan_steps;
-  if (!bad_told_ && bad_count_ >= enough && bad_count_ > 0) {
-    bad_told_ = true;
-    GuardEvent e;
-    e.kind = EventKind::bad_loss;
-    e.step = first_bad_;
-    e.loss = worst_;
-    e.text = std::isfinite(worst_)
-                 ? fmt::format(
-                       "the loss is above {:.4g} since iteration {} and does not come down in {} steps "
-                       "(up to {:.4g})",
-                       spike_limit_, first_bad_, bad_count_, worst_)
-                 : fmt::format("the loss is not finite since iteration {}, {} steps in a row", first_bad_, bad_count_);
-    out.push_back(std::move(e));
-  }
+  if (auto e = bad_loss(std::isfinite(worst_) ? p_.spike_steps : p_.nan_steps)) out.push_back(std::move(*e));
   if (lost_since_ != 0 && std::min(silent_s(now), seconds(now - lost_since_)) >= p_.lost_s) {
     GuardEvent e;
     e.kind = EventKind::lost;

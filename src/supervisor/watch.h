@@ -64,6 +64,8 @@ class Watch {
 
   // What it makes of it. Each trouble is told once an attempt.
   std::vector<GuardEvent> look(Ns now);
+  // When the attempt has ended: losses that were not finite last, however few.
+  std::vector<GuardEvent> at_end(Ns now);
 
   double limit_s() const;       // how long nothing may move, now
   double usual_step_s() const;  // 0 = not known yet
@@ -75,6 +77,7 @@ class Watch {
   void moved(Ns now);
   void took(double step_s);
   void loss(std::int64_t step, double value);
+  std::optional<GuardEvent> bad_loss(std::int64_t enough);
   std::optional<GuardEvent> hang(Ns now) const;
   std::optional<GuardEvent> slower() const;
   std::optional<GuardEvent> slow_rank() const;

@@ -1,0 +1,198 @@
+#include "supervisor/attempt_logs.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+#include "importers/log_text.h"
+#include "rules/diagnose.h"
+
+namespace orrery {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPause = std::chrono::milliseconds(50);
+constexpr auto kDiagnosis = std::chrono::seconds(1);  // no more often while it runs
+constexpr std::size_t kMostSteps = 4096;
+
+std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+Finding finding_of(const Diagnosis& d, const std::vector<std::string>& paths) {
+  static constexpr const char* verdicts[] = {"healthy", "failed", "interrupted", "unknown"};
+  Finding f;
+  f.verdict = verdicts[static_cast<std::size_t>(d.verdict)];
+  f.reason = d.reason;
+  f.category = d.category;
+  f.restart = d.restart;
+  f.text = d.root_cause.substr(0, 500);
+  f.where = d.where == "-" ? "" : d.where;
+  f.node = d.node;
+  f.rank = d.rank;
+  f.confidence = d.confidence;
+  f.ended = d.ended;
+  if (!d.evidence.empty() && d.evidence.front().file < paths.size())
+    f.at = fmt::format("{}:{}", file_name(paths[d.evidence.front().file]), d.evidence.front().line);
+  for (const Evidence& e : d.evidence) f.sigterm = f.sigterm || e.why == "sigterm";
+  return f;
+}
+
+bool same(const Finding& a, const Finding& b) {
+  return a.verdict == b.verdict && a.reason == b.reason && a.restart == b.restart && a.at == b.at &&
+         a.where == b.where && a.node == b.node && a.ended == b.ended && a.sigterm == b.sigterm;
+}
+
+}  // namespace
+
+struct AttemptLogs::Impl {
+  struct File {
+    std::string path;
+    std::thread thread;
+    LogTable table;               // guarded by mutex
+    bool changed = false;         // guarded by mutex
+    std::uint64_t bytes = 0;      // published; of the thread alone
+    std::uint64_t step_line = 0;  // up to which steps were told
+  };
+
+  std::shared_ptr<Matcher> matcher;
+  std::vector<std::string> paths;
+  std::vector<std::unique_ptr<File>> files;
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::atomic<bool> stop{false};
+  std::optional<Finding> last;
+  std::uint64_t diagnosed = 0;  // rows then
+  Clock::time_point diagnosed_at{};
+  std::uint32_t save_rule = kNoRow;
+
+  void read(File& file) {
+    while (!stop && ::access(file.path.c_str(), R_OK) != 0) pause();
+    auto source = open_file(file.path);
+    if (!source) return;
+    LogReadOptions how;
+    how.shapes = false;
+    how.most_steps = kMostSteps;
+    bool last_look = false;
+    const auto more = [&](const LogTable& table) {
+      publish(file, table);
+      if (last_look) return false;
+      // What was written before the end was asked for is read still.
+      if (stop) {
+        last_look = true;
+        return true;
+      }
+      pause();
+      return true;
+    };
+    auto table = read_log(std::move(*source), file_name(file.path), *matcher, how, more);
+    if (table) publish(file, *table);
+  }
+
+  void pause() {
+    std::unique_lock lock(mutex);
+    wake.wait_for(lock, kPause, [&] { return stop.load(); });
+  }
+
+  void publish(File& file, const LogTable& table) {
+    if (table.files[0].bytes == file.bytes && !stop) return;
+    file.bytes = table.files[0].bytes;
+    const std::lock_guard lock(mutex);
+    file.table = table;
+    file.changed = true;
+  }
+
+  LogNews news(bool all) {
+    LogNews out;
+    LogTable job;
+    std::uint64_t rows = 0;
+    bool saving = false;
+    {
+      const std::lock_guard lock(mutex);
+      for (const auto& f : files) {
+        out.grew = out.grew || f->changed;
+        f->changed = false;
+        take_steps(*f, out, saving);
+        rows += f->table.rows.size();
+        if (f->table.rows.size() > 0) rows += f->table.rows.line.back();
+      }
+      const bool look = all || (rows != diagnosed && Clock::now() - diagnosed_at >= kDiagnosis);
+      out.saving = saving;
+      if (!look) return out;
+      for (const auto& f : files) append_log(job, f->table);
+    }
+    diagnosed = rows;
+    diagnosed_at = Clock::now();
+    Finding now = finding_of(diagnose(job, *matcher), paths);
+    if (!last || !same(*last, now)) {
+      out.finding = now;
+      last = std::move(now);
+    }
+    return out;
+  }
+
+  void take_steps(File& f, LogNews& out, bool& saving) {
+    const StepRows& s = f.table.steps;
+    std::uint64_t last_step = 0, last_save = 0;
+    for (std::size_t i = 0; i < s.size(); ++i) {
+      last_step = std::max(last_step, s.line[i]);
+      if (s.line[i] <= f.step_line) continue;
+      StepSample sample;
+      sample.step = s.step[i];
+      if (s.has_loss[i] != 0) sample.loss = s.loss[i];
+      sample.seconds = s.seconds[i];
+      sample.rank = s.rank[i];
+      out.steps.push_back(sample);
+    }
+    const LogRows& r = f.table.rows;
+    for (std::size_t i = 0; i < r.size(); ++i) {
+      if (std::find(r.patterns[i].begin(), r.patterns[i].end(), save_rule) == r.patterns[i].end()) continue;
+      last_save = std::max(last_save, r.line[i]);
+    }
+    f.step_line = std::max(f.step_line, last_step);
+    saving = saving || last_save > last_step;
+  }
+};
+
+AttemptLogs::AttemptLogs(std::shared_ptr<Matcher> matcher, std::vector<std::string> paths)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->matcher = std::move(matcher);
+  impl_->paths = std::move(paths);
+  const auto& rules = impl_->matcher->rules();
+  for (std::uint32_t i = 0; i < rules.size(); ++i)
+    if (rules[i].id == "saving-checkpoint") impl_->save_rule = i;
+  for (const std::string& path : impl_->paths) {
+    auto file = std::make_unique<Impl::File>();
+    file->path = path;
+    file->table.files.resize(1);
+    impl_->files.push_back(std::move(file));
+  }
+  for (const auto& file : impl_->files) file->thread = std::thread([this, f = file.get()] { impl_->read(*f); });
+}
+
+AttemptLogs::~AttemptLogs() { finish(); }
+
+LogNews AttemptLogs::look() { return impl_->news(false); }
+
+LogNews AttemptLogs::finish() {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->stop = true;
+  }
+  impl_->wake.notify_all();
+  bool any = false;
+  for (const auto& file : impl_->files) {
+    if (!file->thread.joinable()) continue;
+    any = true;
+    file->thread.join();
+  }
+  return any ? impl_->news(true) : LogNews{};
+}
+
+}  // namespace orrery

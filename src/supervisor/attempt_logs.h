@@ -1,0 +1,36 @@
+// The logs of an attempt, read while they grow: a thread a file, which keeps the rows that the rules ask for.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rules/matcher.h"
+#include "supervisor/watch.h"
+
+namespace orrery {
+
+struct LogNews {
+  std::vector<StepSample> steps;  // that came since the last look, in order of their lines
+  bool grew = false;
+  bool saving = false;             // the last that was said of steps and saves is a save
+  std::optional<Finding> finding;  // where it changed since the last look
+};
+
+class AttemptLogs {
+ public:
+  // A file that is not there yet is waited for.
+  AttemptLogs(std::shared_ptr<Matcher> matcher, std::vector<std::string> paths);
+  ~AttemptLogs();
+  AttemptLogs(const AttemptLogs&) = delete;
+  AttemptLogs& operator=(const AttemptLogs&) = delete;
+
+  LogNews look();
+  LogNews finish();  // reads to the end of what is there; look() must not be called afterwards
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace orrery

@@ -1,0 +1,616 @@
+#include "supervisor/guard_run.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "base/output.h"
+#include "checkpoint/checkpoint.h"
+#include "supervisor/attempt_logs.h"
+#include "supervisor/decide.h"
+#include "supervisor/group_runs.h"
+#include "supervisor/heartbeats.h"
+#include "supervisor/journal.h"
+#include "supervisor/node_check.h"
+
+namespace orrery {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kCheckpoints_s = 2;  // between looks for completed checkpoints
+constexpr int kListTries = 5;         // storage that does not answer
+constexpr double kMostGap_s = 1;      // of looks, beyond five pauses: then the supervisor itself stood still
+constexpr std::size_t kRememberedSteps = 512;
+
+std::string random_token() {
+  std::random_device device;
+  std::string token = "og";
+  for (int i = 0; i < 4; ++i) token += fmt::format("{:08x}", device());
+  return token;
+}
+
+std::string absolute(const std::string& path) {
+  if (path.empty() || path.front() == '/') return path;
+  char here[4096];
+  if (::getcwd(here, sizeof here) == nullptr) return path;
+  return std::string(here) + "/" + path;
+}
+
+GuardEvent event(EventKind kind, std::string text = {}) {
+  GuardEvent e;
+  e.kind = kind;
+  e.text = std::move(text);
+  return e;
+}
+
+// The attempt at hand, seen from outside.
+struct Seen {
+  std::int64_t attempt = 0;
+  std::unique_ptr<AttemptLogs> logs;
+  bool logs_done = false;
+  std::optional<Clock::time_point> ending_since;
+  Clock::time_point last_progress_event{};
+  std::int64_t step_told = -1;
+  double loss = 0;
+  std::vector<std::pair<std::int64_t, double>> step_seconds;  // recent ones: what a save cost
+  bool finding_failed = false;
+};
+
+class Supervisor {
+ public:
+  Supervisor(const GuardOptions& options, JobRunner& runner, std::shared_ptr<Matcher> matcher, const GuardHooks& hooks,
+             Notes& notes)
+      : o_(options),
+        runner_(runner),
+        matcher_(std::move(matcher)),
+        hooks_(hooks),
+        notes_(notes),
+        directory_(absolute(options.state)),
+        watch_(options.watch),
+        wall_(std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count()),
+        steady_(Clock::now()) {}
+
+  Result<GuardState> run();
+
+ private:
+  // Unix time that never jumps: the clock of the machine may be set while the supervisor runs.
+  Ns now() const { return wall_ + std::chrono::nanoseconds(Clock::now() - steady_).count(); }
+
+  void hear(GuardEvent e);
+  void perform(const Action& a);
+  void start(const Action& a);
+  void find_started(const Action& a);
+  AttemptSpec spec_of(const Action& a) const;
+  void list_checkpoints(const Action& a);
+  Result<std::vector<KnownCheckpoint>> good_checkpoints(const Action& a, std::string& told) const;
+  void check_nodes();
+  void list_nodes();
+  std::vector<std::string> usable_nodes(std::vector<NodeReport>& reports, std::string& told);
+
+  void look();    // once around
+  void attend();  // the attempt runs, or is about to end
+  void begin_seeing();
+  void take_logs(LogNews news);
+  void flush_progress(bool always);
+  void look_for_checkpoints();
+  void end_of_attempt(const AttemptState& state);
+  void fence();
+  void trouble(const std::string& what, const Error& error);
+
+  const GuardOptions& o_;
+  JobRunner& runner_;
+  std::shared_ptr<Matcher> matcher_;
+  const GuardHooks& hooks_;
+  Notes& notes_;
+  std::string directory_;
+  GuardState s_;
+  std::optional<Journal> journal_;
+  std::optional<Heartbeats> heartbeats_;
+  Watch watch_;
+  Ns wall_;
+  Clock::time_point steady_;
+  Ns watched_ = 0;  // time in which the supervisor looked: the clock of `watch_`
+  std::optional<Clock::time_point> looked_at_;
+  Seen seen_;
+  std::optional<Action> finding_start_;  // the runner does not know yet whether it was started
+  std::set<std::string> checkpoints_seen_;
+  Clock::time_point checkpoints_at_{};
+  int stops_heard_ = 0;
+  std::optional<Error> broken_;  // the journal cannot be written: nothing more is done
+};
+
+void Supervisor::trouble(const std::string& what, const Error& error) {
+  notes_.add("supervisor-trouble", Severity::warning, 1, what + ": " + error.line(), "it was tried again");
+}
+
+// ---- written down first, then done ----
+
+void Supervisor::hear(GuardEvent e) {
+  if (broken_) return;
+  if (e.at == 0) e.at = now();
+  Decision d = decide(s_, e);
+  if (const Status ok = journal_->append(e, d); !ok) {
+    broken_ = ok.error();
+    return;
+  }
+  s_ = std::move(d.next);
+  if (hooks_.told) {
+    d.next = {};
+    hooks_.told(e, d);
+  }
+  for (const Action& a : d.actions) perform(a);
+}
+
+void Supervisor::perform(const Action& a) {
+  if (broken_) return;
+  switch (a.kind) {
+    case ActionKind::start:
+      return start(a);
+    case ActionKind::find:
+      return find_started(a);
+    case ActionKind::check_nodes:
+      return check_nodes();
+    case ActionKind::list_nodes:
+      return list_nodes();
+    case ActionKind::list_checkpoints:
+      return list_checkpoints(a);
+    case ActionKind::drain:
+      if (const Status ok = runner_.drain(a.node, a.text); !ok) trouble("drain " + a.node, ok.error());
+      return;
+    case ActionKind::stacks: {
+      const auto text = runner_.stacks(s_.handle, s_.policy.dump_s);
+      GuardEvent e = event(EventKind::stacks);
+      e.attempt = s_.attempt;
+      if (text) {
+        const std::string path = fmt::format("{}/attempt-{}.stacks", directory_, s_.attempt);
+        const Status ok = write_file(path, *text);
+        ::chmod(path.c_str(), 0600);
+        e.text = ok ? "stacks: " + path : "stacks were not kept: " + ok.error().line();
+      } else {
+        e.text = "no stacks: " + text.error().line();
+      }
+      return hear(std::move(e));
+    }
+    case ActionKind::signal:
+      if (const Status ok = runner_.signal(s_.handle, a.number); !ok) trouble("signal", ok.error());
+      return;
+    case ActionKind::fence:
+    case ActionKind::wait:
+    case ActionKind::notify:
+    case ActionKind::stop:
+      return;  // look() goes on with them
+  }
+}
+
+AttemptSpec Supervisor::spec_of(const Action& a) const {
+  AttemptSpec spec;
+  spec.number = static_cast<int>(a.attempt);
+  spec.token = a.token;
+  spec.directory = o_.directory.empty() ? absolute(".") : absolute(o_.directory);
+  spec.out = fmt::format("{}/attempt-{}.out", directory_, a.attempt);
+  spec.err = fmt::format("{}/attempt-{}.err", directory_, a.attempt);
+  spec.exclude = a.exclude;
+  for (const std::string& n : o_.nodes) {
+    const bool out = std::find(a.exclude.begin(), a.exclude.end(), n) != a.exclude.end();
+    const bool enough =
+        s_.policy.needed_nodes > 0 && static_cast<std::int64_t>(spec.nodes.size()) >= s_.policy.needed_nodes;
+    if (!out && !enough) spec.nodes.push_back(n);
+  }
+  std::string nodes;
+  for (const std::string& n : spec.nodes) nodes += (nodes.empty() ? "" : ",") + n;
+  const std::string heartbeat = absolute(o_.heartbeat), socket = absolute(o_.socket);
+  const Placeholders values{{"checkpoint", a.checkpoint},
+                            {"skip_from", std::to_string(a.skip_from)},
+                            {"skip_to", std::to_string(a.skip_to)},
+                            {"attempt", std::to_string(a.attempt)},
+                            {"state", directory_},
+                            {"heartbeat", heartbeat},
+                            {"nodes", nodes}};
+  const auto add = [&](const std::vector<std::string>& words) {
+    for (const std::string& w : words) spec.argv.push_back(replaced(w, values));
+  };
+  add(o_.command);
+  if (a.attempt > 1) add(o_.on_restart);
+  if (a.rollback) add(o_.on_rollback);
+  for (const std::string& line : o_.environment) {
+    const std::size_t at = line.find('=');
+    spec.environment.emplace_back(line.substr(0, at), replaced(line.substr(at + 1), values));
+  }
+  const std::vector<std::pair<std::string, std::string>> ours{
+      {"ORRERY_GUARD_TOKEN", a.token},
+      {"ORRERY_GUARD_ATTEMPT", std::to_string(a.attempt)},
+      {"ORRERY_GUARD_STATE", directory_},
+      {"ORRERY_GUARD_CHECKPOINT", a.checkpoint},
+      {"ORRERY_GUARD_SKIP", a.skip_to > a.skip_from ? fmt::format("{}:{}", a.skip_from, a.skip_to) : ""},
+      {"ORRERY_GUARD_NODES", nodes},
+      {"ORRERY_GUARD_HEARTBEAT", heartbeat},
+      {"ORRERY_GUARD_SOCKET", socket}};
+  spec.environment.insert(spec.environment.end(), ours.begin(), ours.end());
+  return spec;
+}
+
+void Supervisor::start(const Action& a) {
+  GuardEvent e = event(EventKind::not_started);
+  e.attempt = a.attempt;
+  // Everything of the attempts before is dead: nobody writes there.
+  if (a.rollback && !a.checkpoint.empty() && !o_.checkpoints.empty()) {
+    const auto gone = ckpt::withdraw_after(o_.checkpoints, a.checkpoint);
+    if (!gone) {
+      e.text = "what came after " + a.checkpoint + " cannot be withdrawn: " + gone.error().line();
+      return hear(std::move(e));
+    }
+  }
+  const AttemptSpec spec = spec_of(a);
+  const auto handle = runner_.start(spec);
+  if (handle) {
+    e.kind = EventKind::started;
+    e.handle = *handle;
+    if (const auto state = runner_.poll(*handle)) e.state = *state;
+  } else {
+    e.text = handle.error().line();
+  }
+  hear(std::move(e));
+}
+
+void Supervisor::find_started(const Action& a) {
+  finding_start_.reset();
+  const auto found = runner_.find(spec_of(a));
+  if (!found) {
+    trouble("was attempt " + std::to_string(a.attempt) + " started?", found.error());
+    finding_start_ = a;
+    return;
+  }
+  GuardEvent e = event(*found ? EventKind::started : EventKind::not_started);
+  e.attempt = a.attempt;
+  if (*found) {
+    e.handle = **found;
+    if (const auto state = runner_.poll(**found)) e.state = *state;
+  } else {
+    e.text = "the supervisor was ended before it could start it";
+  }
+  hear(std::move(e));
+}
+
+// ---- checkpoints ----
+
+Result<std::vector<KnownCheckpoint>> Supervisor::good_checkpoints(const Action& a, std::string& told) const {
+  const auto all = ckpt::list(o_.checkpoints);
+  if (!all) return tl::unexpected(all.error());
+  std::vector<KnownCheckpoint> good;
+  bool newest_known = false;
+  int below = 0;
+  std::size_t bad = 0;
+  for (const ckpt::Listed& c : *all) {
+    std::string problem = c.problem;
+    const bool wanted = !newest_known || (c.step <= a.step && below < a.number);
+    if (problem.empty() && wanted && o_.verify) {
+      const auto opened = ckpt::Checkpoint::open(o_.checkpoints, c.id);
+      const Status ok = opened ? opened->verify() : Status(tl::unexpected(opened.error()));
+      if (!ok) problem = ok.error().line();
+    }
+    if (!problem.empty()) {
+      if (bad++ < 3) told += (told.empty() ? "" : "; ") + c.id + " is not good: " + problem;
+      continue;
+    }
+    newest_known = true;
+    below += c.step <= a.step ? 1 : 0;
+    good.push_back({c.id, c.step, c.serial});
+  }
+  if (good.empty() && (bad > 0 || s_.saved_step >= 0))
+    return fail(bad > 0 ? "there are checkpoints and none is good: " + told : "those that were seen are gone",
+                o_.checkpoints, "no reason to begin anew: look at the storage");
+  return good;
+}
+
+void Supervisor::list_checkpoints(const Action& a) {
+  GuardEvent e = event(EventKind::checkpoints);
+  for (int i = 0; i < kListTries; ++i) {
+    std::string told;
+    auto good = good_checkpoints(a, told);
+    e.fatal = !good;
+    e.text = good ? told : good.error().line();
+    if (good) {
+      e.checkpoints = std::move(*good);
+      break;
+    }
+    if (i + 1 < kListTries) std::this_thread::sleep_for(std::chrono::duration<double>(std::min(1.0, o_.poll_s * 5)));
+  }
+  for (const KnownCheckpoint& c : e.checkpoints) checkpoints_seen_.insert(c.id);
+  hear(std::move(e));
+}
+
+void Supervisor::look_for_checkpoints() {
+  if (o_.checkpoints.empty() || Clock::now() - checkpoints_at_ < std::chrono::duration<double>(kCheckpoints_s)) return;
+  checkpoints_at_ = Clock::now();
+  const auto all = ckpt::list(o_.checkpoints);
+  if (!all) return trouble("checkpoints", all.error());
+  for (auto c = all->rbegin(); c != all->rend(); ++c) {
+    if (!c->problem.empty() || !checkpoints_seen_.insert(c->id).second) continue;
+    GuardEvent e = event(EventKind::saved, c->id);
+    e.attempt = s_.attempt;
+    e.step = c->step;
+    e.seconds = -1;
+    const double usual = watch_.usual_step_s();
+    for (const auto& [step, seconds] : seen_.step_seconds)
+      if (step == c->step && usual > 0) e.seconds = std::max(0.0, seconds - usual);
+    hear(std::move(e));
+  }
+}
+
+// ---- nodes ----
+
+std::vector<std::string> Supervisor::usable_nodes(std::vector<NodeReport>& reports, std::string& told) {
+  std::vector<std::string> usable;
+  const auto all = runner_.nodes();
+  if (!all) {
+    trouble("nodes", all.error());
+    told = "nodes are not known: " + all.error().line();
+    return usable;
+  }
+  for (const NodeState& n : *all) {
+    const bool out =
+        std::any_of(s_.excluded.begin(), s_.excluded.end(), [&](const ExcludedNode& x) { return x.node == n.name; });
+    if (n.usable && !out) {
+      usable.push_back(n.name);
+    } else {
+      reports.push_back({n.name, "unusable", out ? "left out" : n.why});
+    }
+  }
+  return usable;
+}
+
+void Supervisor::list_nodes() {
+  GuardEvent e = event(EventKind::nodes);
+  for (const std::string& n : usable_nodes(e.nodes, e.text)) e.nodes.push_back({n, "good", ""});
+  hear(std::move(e));
+}
+
+void Supervisor::check_nodes() {
+  GuardEvent e = event(EventKind::nodes);
+  const std::vector<std::string> nodes = usable_nodes(e.nodes, e.text);
+  if (nodes.size() < 2 || o_.check_command.empty()) {
+    if (e.text.empty())
+      e.text = nodes.size() < 2 ? "one node: nothing to compare it with" : "no command to test nodes is given";
+    for (const std::string& n : nodes) e.nodes.push_back({n, "good", "not tested"});
+    return hear(std::move(e));
+  }
+  GroupRunTerms terms;
+  terms.argv = o_.check_command;
+  terms.timeout_s = o_.check_timeout_s;
+  const auto check = orrery::check_nodes(
+      nodes.size(), [&](const std::vector<NodeGroup>& groups) { return run_commands(terms, nodes, groups); });
+  if (!check) e.text = "nodes could not be tested: " + check.error().line();
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    e.nodes.push_back({nodes[i], check ? std::string(name_of(check->verdicts[i])) : "good", check ? "" : "not tested"});
+  hear(std::move(e));
+}
+
+// ---- seeing ----
+
+void Supervisor::begin_seeing() {
+  seen_ = {};
+  seen_.attempt = s_.attempt;
+  const std::string stem = fmt::format("{}/attempt-{}", directory_, s_.attempt);
+  seen_.logs = std::make_unique<AttemptLogs>(matcher_, std::vector<std::string>{stem + ".out", stem + ".err"});
+  const AttemptRecord& r = s_.attempts.back();
+  watch_.begin_attempt(watched_, r.skip_from, r.skip_to);
+  if (heartbeats_) heartbeats_->begin_attempt(r.started);
+}
+
+void Supervisor::take_logs(LogNews news) {
+  for (const StepSample& sample : news.steps) {
+    watch_.step(watched_, sample);
+    if (sample.loss) seen_.loss = *sample.loss;
+    if (sample.step >= 0 && sample.seconds >= 0) {
+      if (seen_.step_seconds.size() >= kRememberedSteps)
+        seen_.step_seconds.erase(seen_.step_seconds.begin(), seen_.step_seconds.begin() + kRememberedSteps / 2);
+      seen_.step_seconds.emplace_back(sample.step, sample.seconds);
+    }
+  }
+  if (news.grew) watch_.output(watched_);
+  if (news.saving) watch_.saving(watched_);
+  if (!news.finding) return;
+  Finding& f = *news.finding;
+  if (f.node.empty() && f.rank >= 0) f.node = watch_.node_of(f.rank);
+  const bool failed = f.verdict == "failed" || (f.verdict == "unknown" && f.ended);
+  if (failed) watch_.failed(watched_, f.ended);
+  if (f.verdict == "healthy" && !s_.finding) return;  // nothing new
+  flush_progress(true);
+  GuardEvent e = event(EventKind::finding);
+  e.attempt = s_.attempt;
+  e.finding = std::move(f);
+  hear(std::move(e));
+}
+
+void Supervisor::flush_progress(bool always) {
+  const std::int64_t step = watch_.last_step();
+  if (step < 0 || step == seen_.step_told) return;
+  const bool first = seen_.step_told < 0;
+  const bool due = Clock::now() - seen_.last_progress_event >= std::chrono::duration<double>(o_.progress_s);
+  if (!always && !first && !due) return;
+  seen_.step_told = step;
+  seen_.last_progress_event = Clock::now();
+  GuardEvent e = event(EventKind::progress);
+  e.attempt = s_.attempt;
+  e.step = step;
+  e.loss = seen_.loss;
+  e.seconds = watch_.usual_step_s();
+  e.first = first;
+  hear(std::move(e));
+}
+
+void Supervisor::end_of_attempt(const AttemptState& state) {
+  if (!seen_.logs_done) take_logs(seen_.logs->finish());
+  seen_.logs_done = true;
+  checkpoints_at_ = {};
+  look_for_checkpoints();
+  flush_progress(true);
+  if (s_.finding && s_.finding->restart == "auto-rollback" && s_.phase == GuardPhase::running)
+    for (GuardEvent& e : watch_.at_end(watched_)) {
+      e.attempt = s_.attempt;
+      hear(std::move(e));
+    }
+  GuardEvent e = event(EventKind::ended);
+  e.attempt = s_.attempt;
+  e.state = state;
+  hear(std::move(e));
+}
+
+void Supervisor::attend() {
+  if (seen_.attempt != s_.attempt || !seen_.logs) begin_seeing();
+  const std::int64_t attempt = s_.attempt;
+  const auto here = [&] {
+    return !broken_ && s_.attempt == attempt && (s_.phase == GuardPhase::running || s_.phase == GuardPhase::saving);
+  };
+  const auto state = runner_.poll(s_.handle);
+  if (!seen_.logs_done) take_logs(seen_.logs->look());
+  if (heartbeats_) watch_.beats(watched_, heartbeats_->read());
+  look_for_checkpoints();
+  flush_progress(false);
+  if (!here()) return;
+  if (!state) {
+    trouble("state of the attempt", state.error());
+  } else {
+    const bool ending = state->phase == AttemptPhase::ending;
+    if (ending && !seen_.ending_since) seen_.ending_since = Clock::now();
+    // What its launcher left behind may still have something to say of why.
+    const bool settled = ending && Clock::now() - *seen_.ending_since >= std::chrono::duration<double>(o_.settle_s);
+    if (state->phase == AttemptPhase::ended || settled) return end_of_attempt(*state);
+    watch_.nodes_lost(watched_, state->lost);
+    const auto tell = [&](EventKind kind, std::string text, double seconds) {
+      flush_progress(true);
+      GuardEvent e = event(kind, std::move(text));
+      e.attempt = s_.attempt;
+      e.seconds = seconds;
+      hear(std::move(e));
+    };
+    if (s_.phase == GuardPhase::running && state->reason == EndReason::preempted)
+      tell(EventKind::preemption, "the scheduler will end it: " + state->detail, 0);
+    if (here() && s_.phase == GuardPhase::running && state->time_left && *state->time_left < o_.time_limit_margin_s)
+      tell(EventKind::time_limit_near, fmt::format("{:.0f} s until its time limit", *state->time_left),
+           *state->time_left);
+  }
+  if (!here()) return;
+  for (GuardEvent& e : watch_.look(watched_)) {
+    if (!here()) return;
+    flush_progress(true);
+    e.at = 0;
+    e.attempt = s_.attempt;
+    hear(std::move(e));
+  }
+}
+
+void Supervisor::fence() {
+  const auto dead = runner_.fence(s_.handle);
+  if (!dead) return trouble("ending attempt " + std::to_string(s_.attempt), dead.error());
+  if (!*dead) return;
+  if (seen_.attempt == s_.attempt && seen_.logs && !seen_.logs_done) {
+    take_logs(seen_.logs->finish());
+    seen_.logs_done = true;
+  }
+  checkpoints_at_ = {};
+  look_for_checkpoints();
+  if (seen_.attempt == s_.attempt) flush_progress(true);
+  GuardEvent e = event(EventKind::fenced);
+  e.attempt = s_.attempt;
+  hear(std::move(e));
+}
+
+void Supervisor::look() {
+  const auto at = Clock::now();
+  if (looked_at_) {
+    const double gap = std::chrono::duration<double>(at - *looked_at_).count();
+    watched_ += static_cast<Ns>(1e9 * std::min(gap, kMostGap_s + 5 * o_.poll_s));
+  }
+  looked_at_ = at;
+  const int stops = hooks_.stops_asked ? hooks_.stops_asked() : 0;
+  for (; stops_heard_ < stops && !broken_ && s_.phase != GuardPhase::stopped; ++stops_heard_) {
+    if (s_.phase == GuardPhase::running && seen_.attempt == s_.attempt) flush_progress(true);
+    hear(event(EventKind::stop_asked, "told to end"));
+  }
+  switch (s_.phase) {
+    case GuardPhase::starting:
+      if (finding_start_) find_started(*finding_start_);
+      break;
+    case GuardPhase::running:
+    case GuardPhase::saving:
+      attend();
+      break;
+    case GuardPhase::fencing:
+      fence();
+      break;
+    default:
+      break;
+  }
+  if (s_.until != 0 && now() >= s_.until && s_.phase != GuardPhase::stopped) hear(event(EventKind::tick));
+  if (hooks_.looked) hooks_.looked(s_);
+}
+
+Result<GuardState> Supervisor::run() {
+  const auto lock = StateLock::take(directory_);
+  if (!lock) return tl::unexpected(lock.error());
+  const auto known = read_journal(journal_path(directory_));
+  if (!known) return tl::unexpected(known.error());
+  if (known->torn)
+    notes_.add(
+        "journal-torn", Severity::info, 1, journal_path(directory_),
+        "the last line was being written when the supervisor before was ended: dropped, nothing was done for it");
+  s_ = replay(known->entries);
+  if (s_.outcome == GuardOutcome::done) return s_;
+  auto journal = Journal::open(journal_path(directory_), *known);
+  if (!journal) return tl::unexpected(journal.error());
+  journal_.emplace(std::move(*journal));
+  if (!o_.heartbeat.empty() || !o_.socket.empty()) {
+    auto heartbeats = Heartbeats::open(absolute(o_.heartbeat), absolute(o_.socket));
+    if (!heartbeats) return tl::unexpected(heartbeats.error());
+    heartbeats_.emplace(std::move(*heartbeats));
+  }
+  for (const SaveRecord& r : s_.saves) checkpoints_seen_.insert(r.id);
+  for (const KnownCheckpoint& c : s_.checkpoints) checkpoints_seen_.insert(c.id);
+  GuardEvent first = known->entries.empty() ? event(EventKind::begin, random_token()) : event(EventKind::resumed);
+  first.policy = o_.policy;
+  first.policy->knows_checkpoints = !o_.checkpoints.empty();
+  if (first.kind == EventKind::begin) first.node = o_.name;
+  hear(std::move(first));
+  while (!broken_ && s_.phase != GuardPhase::stopped) {
+    look();
+    if (s_.phase != GuardPhase::stopped) std::this_thread::sleep_for(std::chrono::duration<double>(o_.poll_s));
+  }
+  if (broken_) return tl::unexpected(*broken_);
+  return s_;
+}
+
+}  // namespace
+
+std::string journal_path(const std::string& directory) { return directory + "/journal.jsonl"; }
+
+Result<std::shared_ptr<Matcher>> guard_rules(Notes& notes) {
+  auto set = built_in_rules();
+  if (!set) return tl::unexpected(set.error());
+  Rule saving;
+  saving.id = "saving-checkpoint";
+  saving.family = "guard";
+  saving.role = Role::context;
+  saving.kind = "saving";
+  saving.pattern = "(?i:^\\W*(?:start(?:ed)? )?saving (?:\\w+ ){0,2}(?:checkpoint|state|weights|snapshot)\\b)";
+  set->rules.push_back(std::move(saving));
+  return Matcher::compile(*set, notes);
+}
+
+Result<GuardState> run_guard(const GuardOptions& options, JobRunner& runner, const std::shared_ptr<Matcher>& matcher,
+                             const GuardHooks& hooks, Notes& notes) {
+  return Supervisor(options, runner, matcher, hooks, notes).run();
+}
+
+}  // namespace orrery
