@@ -42,8 +42,9 @@ TEST(CliGuard, RefusedInOneLine) {
     EXPECT_EQ(o.out, "") << arguments;
     EXPECT_EQ(o.err, "orrery: " + line + "\n");
   };
-  refused("", "guard: needs simulate (see orrery help guard)");
-  refused("watch", "guard: not known: watch (simulate)");
+  refused("", "guard: needs a command (orrery guard [OPTION...] -- COMMAND..., or guard status, or guard simulate)");
+  refused("watch",
+          "guard: not known: watch (orrery guard [OPTION...] -- COMMAND..., or guard status, or guard simulate)");
   refused("simulate --gpus 0", "--gpus: not a whole number from 1 to 10000000: 0");
   refused("simulate --days nan", "--days: not a number from 0.001 to 3650: nan");
   refused("simulate --interval 0", "--interval: not a number from 0.1 to 1e+09: 0");

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +18,7 @@
 #include "supervisor/guard_run.h"
 #include "supervisor/keeper.h"
 #include "supervisor/local_runner.h"
+#include "supervisor/tell.h"
 
 namespace orrery {
 namespace {
@@ -94,6 +96,63 @@ void say(const GuardEvent& e, const Decision& d) {
   (void)write_all(STDERR_FILENO, lines, "standard error");
 }
 
+Ns unix_time() { return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+// Metrics and the webhook, as far as they were asked for.
+class Tellers {
+ public:
+  Status open(const GuardOptions& o) {
+    job_ = o.name;
+    file_ = o.metrics_file;
+    if (!o.metrics.empty()) {
+      auto server = MetricsServer::open(o.metrics);
+      if (!server) return tl::unexpected(server.error());
+      server_ = std::move(*server);
+      (void)write_all(STDERR_FILENO, fmt::format("metrics: port {}\n", server_->port()), "standard error");
+    }
+    if (!file_.empty())
+      if (const Status ok = check_writable(file_); !ok) return ok;
+    if (!o.webhook.empty()) webhook_ = std::make_unique<Webhook>(o.webhook, o.webhook_timeout_s);
+    return {};
+  }
+  void decided(const GuardEvent& e, const Decision& d, const GuardState& s) {
+    if (webhook_) webhook_->post(webhook_body(job_, e, d, s.attempt, s.step));
+    last_ = {};
+    looked(s);
+  }
+  void looked(const GuardState& s) {
+    const auto now = std::chrono::steady_clock::now();
+    if ((!server_ && file_.empty()) || now - last_ < std::chrono::seconds(1)) return;
+    last_ = now;
+    const std::string text =
+        metrics_text(job_, s, account(s, unix_time()), webhook_ ? webhook_->unsent() : std::uint64_t{0});
+    if (server_) server_->set(text);
+    if (file_.empty()) return;
+    if (const Status ok = write_file(file_, text); !ok) {
+      ++unwritten_;
+      problem_ = ok.error().line();
+    }
+  }
+  void end(const GuardState& s, Notes& notes) {
+    last_ = {};
+    looked(s);
+    if (unwritten_ > 0)
+      notes.add("metrics-not-written", Severity::warning, unwritten_, problem_, "the job was guarded all the same");
+    if (!webhook_) return;
+    const std::uint64_t unsent = webhook_->finish();
+    if (unsent > 0)
+      notes.add("webhook-unsent", Severity::warning, unsent, webhook_->last_error(),
+                "decisions that it did not take; guard status has them");
+  }
+
+ private:
+  std::string job_, file_, problem_;
+  std::unique_ptr<MetricsServer> server_;
+  std::unique_ptr<Webhook> webhook_;
+  std::chrono::steady_clock::time_point last_{};
+  std::uint64_t unwritten_ = 0;
+};
+
 Result<GuardStory> story_of(const std::string& directory) {
   const std::string path = journal_path(directory);
   if (::access(path.c_str(), F_OK) != 0)
@@ -105,8 +164,7 @@ Result<GuardStory> story_of(const std::string& directory) {
   story.state = replay(known->entries);
   story.entries = std::move(known->entries);
   story.guarded = is_locked(directory);
-  const Ns now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
-  story.account = account(story.state, now);
+  story.account = account(story.state, unix_time());
   return story;
 }
 
@@ -151,20 +209,25 @@ Result<int> run_guard_command(const Args& args) {
   if (!guard) return tl::unexpected(guard.error());
   const std::string directory = absolute(guard->state);
   Notes notes;
-  const auto matcher = guard_rules(notes);
-  if (!matcher) return tl::unexpected(matcher.error());
+  const SharedRules rules = guard_rules();
   LocalRunner runner({.directory = directory,
                       .keeper = {"/proc/self/exe", "guard", "keep"},
                       .nodes = guard->nodes,
                       .time_limit_s = guard->time_limit_s});
+  Tellers tellers;
+  if (const Status ok = tellers.open(*guard); !ok) return tl::unexpected(ok.error());
   listen_to_signals();
   GuardHooks hooks;
   hooks.stops_asked = [] { return static_cast<int>(stops); };
-  hooks.told = [&](const GuardEvent& e, const Decision& d) {
-    if (!d.kind.empty() && !options->quiet) say(e, d);
+  hooks.told = [&](const GuardEvent& e, const Decision& d, const GuardState& s) {
+    if (d.kind.empty()) return;
+    if (!options->quiet) say(e, d);
+    tellers.decided(e, d, s);
   };
-  const auto state = run_guard(*guard, runner, *matcher, hooks, notes);
+  hooks.looked = [&](const GuardState& s) { tellers.looked(s); };
+  const auto state = run_guard(*guard, runner, rules, hooks, notes);
   if (!state) return tl::unexpected(state.error());
+  tellers.end(*state, notes);
   auto story = story_of(directory);
   if (!story) return tl::unexpected(story.error());
   story->guarded = false;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <limits>
@@ -28,6 +29,11 @@ std::string file_name(const std::string& path) { return path.substr(path.rfind('
 Finding finding_of(const Diagnosis& d, const std::vector<std::string>& paths) {
   static constexpr const char* verdicts[] = {"healthy", "failed", "interrupted", "unknown"};
   Finding f;
+  // Step times are watched as they come (Watch), with more to compare than what one log says.
+  if (d.reason == "Straggler") {
+    f.verdict = "healthy";
+    return f;
+  }
   f.verdict = verdicts[static_cast<std::size_t>(d.verdict)];
   f.reason = d.reason;
   f.category = d.category;
@@ -44,6 +50,19 @@ Finding finding_of(const Diagnosis& d, const std::vector<std::string>& paths) {
   return f;
 }
 
+// "saving checkpoint at iteration      15 to DIR"; -1 = it does not say.
+std::int64_t iteration_in(std::string_view line) {
+  for (const std::string_view word : {"iteration", "step"}) {
+    std::size_t at = line.find(word);
+    if (at == std::string_view::npos) continue;
+    at = line.find_first_not_of(" :=_-", at + word.size());
+    std::int64_t step = -1;
+    if (at != std::string_view::npos) std::from_chars(line.data() + at, line.data() + line.size(), step);
+    if (step >= 0) return step;
+  }
+  return -1;
+}
+
 bool same(const Finding& a, const Finding& b) {
   return a.verdict == b.verdict && a.reason == b.reason && a.restart == b.restart && a.at == b.at &&
          a.where == b.where && a.node == b.node && a.ended == b.ended && a.sigterm == b.sigterm;
@@ -55,13 +74,14 @@ struct AttemptLogs::Impl {
   struct File {
     std::string path;
     std::thread thread;
-    LogTable table;               // guarded by mutex
-    bool changed = false;         // guarded by mutex
-    std::uint64_t bytes = 0;      // published; of the thread alone
+    LogTable table;           // guarded by mutex
+    bool changed = false;     // guarded by mutex
+    std::uint64_t bytes = 0;  // published; of the thread alone
+    std::uint64_t save_line = 0;
     std::uint64_t step_line = 0;  // up to which steps were told
   };
 
-  std::shared_ptr<Matcher> matcher;
+  SharedRules rules;
   std::vector<std::string> paths;
   std::vector<std::unique_ptr<File>> files;
   std::mutex mutex;
@@ -70,7 +90,13 @@ struct AttemptLogs::Impl {
   std::optional<Finding> last;
   std::uint64_t diagnosed = 0;  // rows then
   Clock::time_point diagnosed_at{};
-  std::uint32_t save_rule = kNoRow;
+
+  std::uint32_t save_rule() const {
+    const std::vector<Rule>& all = rules.get()->rules();
+    for (std::uint32_t i = 0; i < all.size(); ++i)
+      if (all[i].id == kSavingRule) return i;
+    return kNoRow;
+  }
 
   void read(File& file) {
     while (!stop && ::access(file.path.c_str(), R_OK) != 0) pause();
@@ -91,7 +117,7 @@ struct AttemptLogs::Impl {
       pause();
       return true;
     };
-    auto table = read_log(std::move(*source), file_name(file.path), *matcher, how, more);
+    auto table = read_log(std::move(*source), file_name(file.path), *rules.get(), how, more);
     if (table) publish(file, *table);
   }
 
@@ -110,6 +136,7 @@ struct AttemptLogs::Impl {
 
   LogNews news(bool all) {
     LogNews out;
+    if (rules.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return out;
     LogTable job;
     std::uint64_t rows = 0;
     bool saving = false;
@@ -129,7 +156,7 @@ struct AttemptLogs::Impl {
     }
     diagnosed = rows;
     diagnosed_at = Clock::now();
-    Finding now = finding_of(diagnose(job, *matcher), paths);
+    Finding now = finding_of(diagnose(job, *rules.get()), paths);
     if (!last || !same(*last, now)) {
       out.finding = now;
       last = std::move(now);
@@ -151,22 +178,23 @@ struct AttemptLogs::Impl {
       out.steps.push_back(sample);
     }
     const LogRows& r = f.table.rows;
+    const std::uint32_t save = save_rule();
     for (std::size_t i = 0; i < r.size(); ++i) {
-      if (std::find(r.patterns[i].begin(), r.patterns[i].end(), save_rule) == r.patterns[i].end()) continue;
+      if (std::find(r.patterns[i].begin(), r.patterns[i].end(), save) == r.patterns[i].end()) continue;
       last_save = std::max(last_save, r.line[i]);
+      if (r.line[i] <= f.save_line) continue;
+      const std::int64_t step = iteration_in(r.text[i]);
+      if (step >= 0) out.saves.push_back(step);
     }
     f.step_line = std::max(f.step_line, last_step);
+    f.save_line = std::max(f.save_line, last_save);
     saving = saving || last_save > last_step;
   }
 };
 
-AttemptLogs::AttemptLogs(std::shared_ptr<Matcher> matcher, std::vector<std::string> paths)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->matcher = std::move(matcher);
+AttemptLogs::AttemptLogs(SharedRules rules, std::vector<std::string> paths) : impl_(std::make_unique<Impl>()) {
+  impl_->rules = std::move(rules);
   impl_->paths = std::move(paths);
-  const auto& rules = impl_->matcher->rules();
-  for (std::uint32_t i = 0; i < rules.size(); ++i)
-    if (rules[i].id == "saving-checkpoint") impl_->save_rule = i;
   for (const std::string& path : impl_->paths) {
     auto file = std::make_unique<Impl::File>();
     file->path = path;

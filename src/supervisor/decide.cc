@@ -658,9 +658,16 @@ class Decider {
 
  private:
   void saved() {
-    if (std::none_of(s_.saves.begin(), s_.saves.end(), [&](const SaveRecord& r) { return r.id == e_.text; }))
+    const auto it = std::find_if(s_.saves.begin(), s_.saves.end(), [&](const SaveRecord& r) {
+      return r.attempt == e_.attempt && r.step == e_.step && (r.id.empty() || e_.text.empty() || r.id == e_.text);
+    });
+    if (it == s_.saves.end()) {
       s_.saves.push_back({e_.attempt, e_.step, e_.text, e_.seconds, e_.at});
-    s_.saved_step = std::max(s_.saved_step, e_.step);
+    } else {
+      if (!e_.text.empty()) it->id = e_.text;
+      if (e_.seconds >= 0) it->cost_s = e_.seconds;
+    }
+    if (!e_.text.empty()) s_.saved_step = std::max(s_.saved_step, e_.step);
   }
 
   void stop(GuardOutcome outcome, const std::string& text) {

@@ -16,7 +16,6 @@
 
 #include "base/output.h"
 #include "checkpoint/checkpoint.h"
-#include "supervisor/attempt_logs.h"
 #include "supervisor/decide.h"
 #include "supervisor/group_runs.h"
 #include "supervisor/heartbeats.h"
@@ -28,7 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kCheckpoints_s = 2;  // between looks for completed checkpoints
+constexpr double kCheckpoints_s = 1;  // between looks for completed checkpoints
 constexpr int kListTries = 5;         // storage that does not answer
 constexpr double kMostGap_s = 1;      // of looks, beyond five pauses: then the supervisor itself stood still
 constexpr std::size_t kRememberedSteps = 512;
@@ -64,16 +63,16 @@ struct Seen {
   std::int64_t step_told = -1;
   double loss = 0;
   std::vector<std::pair<std::int64_t, double>> step_seconds;  // recent ones: what a save cost
+  std::vector<std::int64_t> saves;                            // that its logs tell of, not counted yet
   bool finding_failed = false;
 };
 
 class Supervisor {
  public:
-  Supervisor(const GuardOptions& options, JobRunner& runner, std::shared_ptr<Matcher> matcher, const GuardHooks& hooks,
-             Notes& notes)
+  Supervisor(const GuardOptions& options, JobRunner& runner, SharedRules rules, const GuardHooks& hooks, Notes& notes)
       : o_(options),
         runner_(runner),
-        matcher_(std::move(matcher)),
+        rules_(std::move(rules)),
         hooks_(hooks),
         notes_(notes),
         directory_(absolute(options.state)),
@@ -103,6 +102,8 @@ class Supervisor {
   void begin_seeing();
   void take_logs(LogNews news);
   void flush_progress(bool always);
+  void count_saves(bool all);
+  double cost_of_save(std::int64_t step) const;
   void look_for_checkpoints();
   void end_of_attempt(const AttemptState& state);
   void fence();
@@ -110,7 +111,7 @@ class Supervisor {
 
   const GuardOptions& o_;
   JobRunner& runner_;
-  std::shared_ptr<Matcher> matcher_;
+  SharedRules rules_;
   const GuardHooks& hooks_;
   Notes& notes_;
   std::string directory_;
@@ -145,10 +146,7 @@ void Supervisor::hear(GuardEvent e) {
     return;
   }
   s_ = std::move(d.next);
-  if (hooks_.told) {
-    d.next = {};
-    hooks_.told(e, d);
-  }
+  if (hooks_.told) hooks_.told(e, d, s_);
   for (const Action& a : d.actions) perform(a);
 }
 
@@ -330,6 +328,26 @@ void Supervisor::list_checkpoints(const Action& a) {
   hear(std::move(e));
 }
 
+// Beyond a usual step, of the one in which it was saved; below 0 = not known.
+double Supervisor::cost_of_save(std::int64_t step) const {
+  const double usual = watch_.usual_step_s();
+  for (const auto& [at, seconds] : seen_.step_seconds)
+    if (at == step && usual > 0) return std::max(0.0, seconds - usual);
+  return -1;
+}
+
+// Saves that the logs tell of, once their step was logged, too.
+void Supervisor::count_saves(bool all) {
+  while (!seen_.saves.empty() && (all || seen_.saves.front() <= watch_.last_step())) {
+    GuardEvent e = event(EventKind::saved);
+    e.attempt = s_.attempt;
+    e.step = seen_.saves.front();
+    e.seconds = cost_of_save(e.step);
+    seen_.saves.erase(seen_.saves.begin());
+    hear(std::move(e));
+  }
+}
+
 void Supervisor::look_for_checkpoints() {
   if (o_.checkpoints.empty() || Clock::now() - checkpoints_at_ < std::chrono::duration<double>(kCheckpoints_s)) return;
   checkpoints_at_ = Clock::now();
@@ -340,10 +358,7 @@ void Supervisor::look_for_checkpoints() {
     GuardEvent e = event(EventKind::saved, c->id);
     e.attempt = s_.attempt;
     e.step = c->step;
-    e.seconds = -1;
-    const double usual = watch_.usual_step_s();
-    for (const auto& [step, seconds] : seen_.step_seconds)
-      if (step == c->step && usual > 0) e.seconds = std::max(0.0, seconds - usual);
+    e.seconds = cost_of_save(c->step);
     hear(std::move(e));
   }
 }
@@ -402,7 +417,7 @@ void Supervisor::begin_seeing() {
   seen_ = {};
   seen_.attempt = s_.attempt;
   const std::string stem = fmt::format("{}/attempt-{}", directory_, s_.attempt);
-  seen_.logs = std::make_unique<AttemptLogs>(matcher_, std::vector<std::string>{stem + ".out", stem + ".err"});
+  seen_.logs = std::make_unique<AttemptLogs>(rules_, std::vector<std::string>{stem + ".out", stem + ".err"});
   const AttemptRecord& r = s_.attempts.back();
   watch_.begin_attempt(watched_, r.skip_from, r.skip_to);
   if (heartbeats_) heartbeats_->begin_attempt(r.started);
@@ -418,6 +433,8 @@ void Supervisor::take_logs(LogNews news) {
       seen_.step_seconds.emplace_back(sample.step, sample.seconds);
     }
   }
+  seen_.saves.insert(seen_.saves.end(), news.saves.begin(), news.saves.end());
+  count_saves(false);
   if (news.grew) watch_.output(watched_);
   if (news.saving) watch_.saving(watched_);
   if (!news.finding) return;
@@ -439,6 +456,13 @@ void Supervisor::flush_progress(bool always) {
   const bool first = seen_.step_told < 0;
   const bool due = Clock::now() - seen_.last_progress_event >= std::chrono::duration<double>(o_.progress_s);
   if (!always && !first && !due) return;
+  if (first && watch_.first_step() >= 0 && watch_.first_step() < step) {
+    GuardEvent e = event(EventKind::progress);
+    e.attempt = s_.attempt;
+    e.step = watch_.first_step();
+    e.first = true;
+    hear(std::move(e));
+  }
   seen_.step_told = step;
   seen_.last_progress_event = Clock::now();
   GuardEvent e = event(EventKind::progress);
@@ -453,11 +477,13 @@ void Supervisor::flush_progress(bool always) {
 void Supervisor::end_of_attempt(const AttemptState& state) {
   if (!seen_.logs_done) take_logs(seen_.logs->finish());
   seen_.logs_done = true;
+  count_saves(true);
   checkpoints_at_ = {};
   look_for_checkpoints();
   flush_progress(true);
   if (s_.finding && s_.finding->restart == "auto-rollback" && s_.phase == GuardPhase::running)
     for (GuardEvent& e : watch_.at_end(watched_)) {
+      e.at = 0;
       e.attempt = s_.attempt;
       hear(std::move(e));
     }
@@ -595,22 +621,27 @@ Result<GuardState> Supervisor::run() {
 
 std::string journal_path(const std::string& directory) { return directory + "/journal.jsonl"; }
 
-Result<std::shared_ptr<Matcher>> guard_rules(Notes& notes) {
-  auto set = built_in_rules();
-  if (!set) return tl::unexpected(set.error());
-  Rule saving;
-  saving.id = "saving-checkpoint";
-  saving.family = "guard";
-  saving.role = Role::context;
-  saving.kind = "saving";
-  saving.pattern = "(?i:^\\W*(?:start(?:ed)? )?saving (?:\\w+ ){0,2}(?:checkpoint|state|weights|snapshot)\\b)";
-  set->rules.push_back(std::move(saving));
-  return Matcher::compile(*set, notes);
+SharedRules guard_rules() {
+  return std::async(std::launch::async,
+                    [] {
+                      RuleSet set = built_in_rules().value();  // the tool's own: tests compile them
+                      Rule saving;
+                      saving.id = kSavingRule;
+                      saving.family = "guard";
+                      saving.role = Role::context;
+                      saving.kind = "saving";
+                      saving.pattern =
+                          "(?i:^\\W*(?:start(?:ed)? )?saving (?:\\w+ ){0,2}(?:checkpoint|state|weights|snapshot)\\b)";
+                      set.rules.push_back(std::move(saving));
+                      Notes notes;
+                      return Matcher::compile(set, notes).value();
+                    })
+      .share();
 }
 
-Result<GuardState> run_guard(const GuardOptions& options, JobRunner& runner, const std::shared_ptr<Matcher>& matcher,
+Result<GuardState> run_guard(const GuardOptions& options, JobRunner& runner, const SharedRules& rules,
                              const GuardHooks& hooks, Notes& notes) {
-  return Supervisor(options, runner, matcher, hooks, notes).run();
+  return Supervisor(options, runner, rules, hooks, notes).run();
 }
 
 }  // namespace orrery

@@ -58,9 +58,9 @@ enum class EventKind : std::uint8_t {
   fenced,           // nothing of the attempt is alive
   nodes,            // nodes: what the test of nodes said, or which are usable
   checkpoints,      // checkpoints: the good ones, the newest first; text = why they are not known
-  saved,            // a checkpoint was completed: step, text = its id, seconds = what it cost
-  stop_asked,       // by a person or the system: text; the second time: at once
-  tick              // time passes
+  saved,       // step, seconds = training stood still; text = the id of the complete checkpoint, "" = one was begun
+  stop_asked,  // by a person or the system: text; the second time: at once
+  tick         // time passes
 };
 
 // What diagnose says of the attempt's logs so far, in few words.

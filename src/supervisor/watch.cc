@@ -48,6 +48,7 @@ void Watch::moved(Ns now) {
     }
   }
   saving_since_ = 0;
+  failed_at_ = 0;  // training went on after whatever its logs told
   last_move_ = std::max(now, last_move_);
   hang_told_ = false;
 }
@@ -63,8 +64,10 @@ void Watch::step(Ns now, const StepSample& s) {
     last_step_at_ = now;
     steps_seen_ = std::max(steps_seen_, ++log_steps_);
     last_log_step_ = std::max(last_log_step_, s.step);
+    if (first_step_ < 0) first_step_ = s.step;
     last_step_ = std::max(last_step_, s.step);
-    if (each >= 0) took(each);
+    const bool left_out = s.step > skip_from_ && s.step <= skip_to_;  // and so quick
+    if (each >= 0 && !left_out) took(each);
   }
   if (s.loss) loss(s.step, *s.loss);
 }
@@ -111,7 +114,7 @@ void Watch::beats(Ns now, const std::vector<Beat>& all) {
   for (const Beat& b : all) {
     const auto it = beats_.find(b.rank);
     if (it == beats_.end() || it->second.step != b.step || it->second.phase != b.phase) {
-      any_moved = any_moved || it != beats_.end();
+      any_moved = true;
     } else {
       alive = alive || it->second.time != b.time;
     }
@@ -126,6 +129,7 @@ void Watch::beats(Ns now, const std::vector<Beat>& all) {
     if (log_steps_ == 0 && last_step_ >= 0 && last_step_at_ != 0 && now > last_step_at_)
       took(seconds(now - last_step_at_) / static_cast<double>(furthest - last_step_));
     if (log_steps_ == 0) last_step_at_ = now;
+    if (first_step_ < 0) first_step_ = furthest;
     last_step_ = furthest;
   }
   if (alive) last_output_ = now;
@@ -190,7 +194,7 @@ std::optional<GuardEvent> Watch::hang(Ns now) const {
   e.seconds = silent;
   // Some of it failed, and what is left of it neither goes on nor ends.
   if (failed_at_ != 0 && ended_by_log_) {
-    const double linger = std::max(p_.linger_s, 3 * usual_step_s());
+    const double linger = std::max({p_.linger_s, 3 * usual_step_s(), kPauseFactor * longest_pause_s_});
     if (std::min(silent, seconds(now - failed_at_)) >= linger && saving_since_ == 0) {
       e.limit = linger;
       e.text = fmt::format("an error in its logs {:.1f} s ago, no progress since {:.1f} s, and it does not end",

@@ -21,7 +21,7 @@ struct WatchPolicy {
   double first_factor = 4;       // by so much
   double save_grace_s = 900;     // while it saves
   double chatter_factor = 3;     // while it writes to its logs without a step
-  double linger_s = 60;          // after an error that the logs tell, nothing moving
+  double linger_s = 180;         // after an error that the logs tell, nothing moving
   double lost_s = 10;            // nodes do not answer, nothing moving
   std::int64_t nan_steps = 2;    // losses in a row that are not finite
   double spike_factor = 1.5;     // of the usual loss, and by
@@ -70,6 +70,7 @@ class Watch {
   double limit_s() const;       // how long nothing may move, now
   double usual_step_s() const;  // 0 = not known yet
   double silent_s(Ns now) const;
+  std::int64_t first_step() const { return first_step_; }  // of the attempt; -1 = none yet
   std::int64_t last_step() const { return last_step_; }
   std::string node_of(std::int32_t rank) const;  // "" = not known
 
@@ -86,7 +87,7 @@ class Watch {
   // Of this attempt
   Ns began_ = 0, last_move_ = 0, last_step_at_ = 0, last_output_ = 0, failed_at_ = 0, saving_since_ = 0;
   std::int64_t skip_from_ = 0, skip_to_ = 0;
-  std::int64_t last_step_ = -1, last_log_step_ = -1, steps_seen_ = 0, log_steps_ = 0, beat_steps_ = 0;
+  std::int64_t first_step_ = -1, last_step_ = -1, last_log_step_ = -1, steps_seen_ = 0, log_steps_ = 0, beat_steps_ = 0;
   bool ended_by_log_ = false;
   std::map<std::int32_t, Beat> beats_;
   std::int64_t looks_ = 0;                       // with all ranks at the same step

@@ -1,0 +1,349 @@
+// orrery guard -- COMMAND with the example trainer: whatever befalls job or guard, the weights in the end are those of
+// a run that nothing disturbed, and never do two copies of the job live at once.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "cli_run.h"
+
+namespace orrery::test {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* small = " --layers 1 --width 16 --heads 2 --sequence 16 --micro-batches 6 --seed 5 ";
+
+std::string undisturbed(int steps, const std::string& more = {}) {
+  const TempDir dir;
+  const Outcome o = shell("\"$(dirname \"$orrery\")/orrery_trainer\"" + std::string(small) + "--quiet --steps " +
+                          std::to_string(steps) + " " + more + " --weights-out " + (dir / "w"));
+  EXPECT_EQ(o.status, 0) << o.err;
+  return read_file(dir / "w");
+}
+
+// A job in a directory of its own. `job` is a script: it takes a lock that all its processes hold while they live, and
+// tells when another copy has it.
+struct Guarded {
+  TempDir dir;
+  std::string config =
+      "[job]\npoll_s = 0.05\non_rollback = [\"--skip\", \"{skip_from}:{skip_to}\"]\n"
+      "[progress]\nhang_floor_s = 4\nlinger_s = 4\nfirst_factor = 1\nrecord_s = 0.2\n"
+      "[restart]\nbackoff_first_s = 0.05\n[stop]\nsettle_s = 2\nstacks_s = 3\n";
+  std::string trainer, options;
+
+  explicit Guarded(const std::string& more, int steps = 40, int timeout = 20) {
+    write_text(dir.path / "job", "#!/bin/bash\nexec 9>>'" + (dir / "copy") + "'\nflock -n 9 || echo second >> '" +
+                                     (dir / "two") + "'\nexec \"$@\"\n");
+    fs::permissions(dir.path / "job", fs::perms::owner_all);
+    trainer = "'" + (dir / "job") + "' \"$(dirname \"$orrery\")/orrery_trainer\"" + std::string(small) +
+              "--world 3 --timeout " + std::to_string(timeout) + " --steps " + std::to_string(steps) + " --save '" +
+              (dir / "c") + "' --save-interval 5 --heartbeat '" + (dir / "hb") + "' --fault-marks '" +
+              dir.path.string() + "' --weights-out '" + (dir / "w") + "' " + more;
+  }
+  // The command line; `before` stands in front of the program.
+  std::string line(const std::string& more = {}, const std::string& before = {}) {
+    write_text(dir.path / "g.toml", config);
+    return before + " \"$orrery\" guard --json --state '" + (dir / "s") + "' --checkpoints '" + (dir / "c") +
+           "' --heartbeat '" + (dir / "hb") + "' --config '" + (dir / "g.toml") + "' " + options + " " + more + " -- " +
+           trainer;
+  }
+  Outcome run(const std::string& more = {}) { return shell(line(more)); }
+  Outcome status() { return orrery("guard status '" + (dir / "s") + "' --json"); }
+  std::string weights() const { return read_file(dir / "w"); }
+  bool two() const { return fs::exists(dir.path / "two"); }
+  std::string journal() const { return read_file(dir.path / "s" / "journal.jsonl"); }
+};
+
+Json answer(const Outcome& o) {
+  Json d = Json::parse(o.out, nullptr, false);
+  EXPECT_FALSE(d.is_discarded()) << o.out << o.err;
+  return d.is_discarded() ? Json::object() : d;
+}
+
+void expect_whole(Guarded& job, const Outcome& o, const std::string& weights) {
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(job.weights(), weights) << o.err;
+  EXPECT_FALSE(job.two()) << o.err;
+}
+
+template <class Done>
+bool wait_for(Done done, double seconds = 60) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+TEST(CliGuardRun, FaultsOfTheMachineEndWithTheSameWeights) {
+  const std::string expected = undisturbed(40);
+  for (const char* fault : {"kill@17:1", "crash@17:2", "corrupt@17:1", "hang@17:2"}) {
+    Guarded job(std::string("--fault ") + fault);
+    const Outcome o = job.run();
+    expect_whole(job, o, expected);
+    const Json d = answer(o);
+    EXPECT_EQ(d["state"], "done") << fault;
+    EXPECT_EQ(d["step"], 40) << fault;
+    EXPECT_GE(d["restarts"], 1) << fault;
+    EXPECT_EQ(d["attempts"][0]["last_step"], 17) << fault;
+    const bool hangs = std::string(fault).rfind("hang", 0) == 0;
+    EXPECT_EQ(d["attempts"][0]["ended"] == "Hang", hangs) << o.out;
+    EXPECT_EQ(fs::exists(job.dir.path / "s" / "attempt-1.stacks"), hangs || o.err.find("stacks") != std::string::npos);
+    if (!hangs) continue;
+    const std::string stacks = read_file(job.dir.path / "s" / "attempt-1.stacks");
+    EXPECT_NE(stacks.find("orrery_trainer"), std::string::npos) << stacks;
+    EXPECT_NE(stacks.find("  thread "), std::string::npos) << stacks;
+  }
+}
+
+TEST(CliGuardRun, WhatEndsNothingIsReportedAndLeftAlone) {
+  const std::string expected = undisturbed(40);
+  for (const char* fault : {"storage@12:0", "slow@10:1:15"}) {
+    Guarded job(std::string("--fault ") + fault);
+    const Outcome o = job.run();
+    expect_whole(job, o, expected);
+    EXPECT_EQ(answer(o)["restarts"], 0) << fault << o.err;
+  }
+}
+
+TEST(CliGuardRun, ProgramErrorsAreReportedAndNotRestartedBlindly) {
+  const std::string expected = undisturbed(40);
+  for (const auto& [fault, reason] : {std::pair{"oom@17:1", "Out of Memory Error"}, {"error@17:0", "Runtime Error"}}) {
+    Guarded job(std::string("--fault ") + fault);
+    const Outcome o = job.run();
+    EXPECT_EQ(o.status, 1) << fault;
+    const Json d = answer(o);
+    EXPECT_EQ(d["state"], "failed");
+    EXPECT_EQ(d["restarts"], 0);
+    EXPECT_EQ(d["attempts"][0]["ended"], reason);
+    EXPECT_EQ(d["events"].back()["decision"], "stop");
+    EXPECT_NE(d["events"].back()["evidence"].get<std::string>().find("attempt-1.err:2: "), std::string::npos)
+        << "the line that tells it";
+    // Mended by a person, it goes on where it was.
+    expect_whole(job, job.run(), expected);
+  }
+}
+
+TEST(CliGuardRun, NotANumberGoesBackAndLeavesTheBatchesOut) {
+  Guarded job("--fault nan@17:1");
+  const Outcome o = job.run();
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Json d = answer(o);
+  ASSERT_GE(d["attempts"].size(), 2u);
+  const std::string skip = d["attempts"][1]["skip"];
+  EXPECT_TRUE(skip == "15:18" || skip == "10:18") << skip << ": the batch of iteration 17, to the checkpoint before";
+  EXPECT_EQ(job.weights(), undisturbed(40, "--skip " + skip)) << o.err;
+  EXPECT_NE(job.weights(), undisturbed(40));
+  EXPECT_FALSE(job.two());
+}
+
+TEST(CliGuardRun, ToldToEndTheJobSavesAndGoesOnWhenStartedAgain) {
+  Guarded job("", 3000);
+  const std::string out = (job.dir / "s") + "/attempt-1.out";
+  const Outcome o = shell(job.line() + " & guard=$!\nfor i in $(seq 1200); do grep -q 'iteration ' '" + out +
+                          "' 2> /dev/null && break; sleep 0.05; done\nkill $guard; wait $guard");
+  const std::string expected = undisturbed(3000);
+  if (answer(o)["state"] != "done") {  // else the machine is faster than any we know
+    EXPECT_EQ(o.status, 1) << o.err;
+    EXPECT_EQ(answer(o)["state"], "stopped");
+    EXPECT_NE(read_file(job.dir.path / "s" / "attempt-1.out").find("after receiving SIGTERM"), std::string::npos);
+  }
+  expect_whole(job, job.run(), expected);
+}
+
+TEST(CliGuardRun, AJobThatWasPreemptedFromOutsideGoesOn) {
+  Guarded job("", 1500);
+  std::thread preempts([&] {
+    int pid = 0;
+    const auto started = [&] {
+      std::istringstream in(read_file(job.dir.path / "s" / "attempt-1.job"));
+      return (in >> pid) && read_file(job.dir.path / "s" / "attempt-1.out").find("iteration ") != std::string::npos;
+    };
+    if (wait_for(started)) ::kill(pid, SIGTERM);
+  });
+  const Outcome o = job.run();
+  preempts.join();
+  expect_whole(job, o, undisturbed(1500));
+  EXPECT_EQ(answer(o)["attempts"][0]["kind"], "interrupted") << o.out;
+}
+
+TEST(CliGuardRun, BeforeItsTimeLimitItSavesAndGoesOn) {
+  Guarded job("", 1500);
+  job.config += "time_limit_margin_s = 1.2\n";
+  const Outcome o = job.run("--time-limit 2");
+  expect_whole(job, o, undisturbed(1500));
+  if (answer(o)["restarts"] > 0) {
+    EXPECT_EQ(answer(o)["attempts"][0]["ended"], "Time Limit") << o.out;
+  }
+}
+
+TEST(CliGuardRun, ASecondGuardIsRefused) {
+  Guarded job("--fault hang@3:0");
+  job.config += "[nodes]\ncheck = false\n";
+  const Outcome o =
+      shell(job.line() + " & first=$!\n" + "for i in $(seq 600); do [ -e '" + (job.dir / "s") +
+            "/attempt-1.job' ] && break; sleep 0.05; done\n" + job.line() + " 2> '" + (job.dir / "second") +
+            "'; echo \"status $?\" >> '" + (job.dir / "second") + "'\nwait $first");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const std::string second = read_file(job.dir.path / "second");
+  EXPECT_NE(second.find("another guard has it (process "), std::string::npos) << second;
+  EXPECT_NE(second.find("status 2"), std::string::npos) << second;
+  expect_whole(job, o, undisturbed(40));
+}
+
+// Killed at random moments, guard is started again: it takes up the job that lived on, or starts it where it did not.
+TEST(CliGuardRun, GuardKilledAgainAndAgainNeverStartsASecondCopy) {
+  const std::string expected = undisturbed(1200);
+  std::mt19937 random(11);
+  Guarded job("--fault kill@300:1 --fault crash@700:0", 1200);
+  int killed = 0;
+  Outcome o;
+  for (int i = 0; i < 60; ++i) {
+    const int ms = 20 + static_cast<int>(random() % 400);
+    o = shell(job.line("", i < 14 ? "timeout -s KILL 0." + std::to_string(1000 + ms).substr(1) : ""));
+    if (o.status == 0) break;
+    EXPECT_TRUE(o.status == 137 || o.status == 128 + 9) << o.status << o.err;
+    ++killed;
+  }
+  EXPECT_GE(killed, 3);
+  expect_whole(job, o, expected);
+}
+
+// Before and after each time that guard puts something on storage.
+TEST(CliGuardRun, GuardKilledAroundEachSyncNeverStartsASecondCopy) {
+  const std::string expected = undisturbed(20);
+  int killed = 0;
+  for (int n = 1;; n += n < 6 ? 1 : 3) {
+    Guarded job("--fault kill@9:1", 20);
+    const std::string which = n % 2 == 0 ? "KILL_BEFORE_SYNC" : "KILL_AFTER_SYNC";
+    const std::string preload =
+        "ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=\"$(dirname \"$orrery\")/kill_at_sync.so\" ";
+    const Outcome first = shell(job.line("", "env " + which + "=" + std::to_string(n) + " " + preload));
+    const bool whole = first.status == 0;  // so often it does not sync
+    if (!whole) {
+      EXPECT_EQ(first.status, 137) << first.err;
+      ++killed;
+    }
+    const Outcome o = whole ? first : job.run();
+    expect_whole(job, o, expected);
+    EXPECT_EQ(answer(o)["state"], "done");
+    if (whole || ::testing::Test::HasFailure()) break;
+  }
+  EXPECT_GE(killed, 6);
+}
+
+// The keeper and all of guard gone: the exit of the job is not known, the job is started again once it is dead.
+TEST(CliGuardRun, WithoutItsKeeperAJobIsStillSeen) {
+  const std::string expected = undisturbed(1200);
+  Guarded job("", 1200);
+  const Outcome o = shell(job.line() + " & guard=$!\nfor i in $(seq 1200); do [ -s '" + (job.dir / "s") +
+                          "/attempt-1.job' ] && break; sleep 0.05; done\nread keeper rest < '" + (job.dir / "s") +
+                          "/attempt-1.lock'\nkill -9 $keeper\nwait $guard");
+  expect_whole(job, o, expected);
+}
+
+TEST(CliGuardRun, StatusSaysWhatBecameOfIt) {
+  Guarded job("--fault kill@17:1");
+  const Outcome o = job.run();
+  const Outcome s = job.status();
+  EXPECT_EQ(s.status, 0) << s.err;
+  const Json d = answer(s), report = answer(o);
+  EXPECT_EQ(d["command"], "guard");
+  EXPECT_EQ(d["job"], "job");
+  EXPECT_EQ(d["state"], "done");
+  EXPECT_EQ(d["guarded"], false);
+  EXPECT_EQ(d["events"], report["events"]);
+  ASSERT_FALSE(d["events"].empty());
+  for (const Json& e : d["events"])
+    for (const char* key : {"time", "kind", "decision", "evidence"}) EXPECT_TRUE(e.contains(key)) << e;
+  EXPECT_GT(d["goodput_pct"].get<double>(), 0);
+  EXPECT_LE(d["goodput_pct"].get<double>(), 100);
+  EXPECT_LE(d["ettr_pct"].get<double>(), d["goodput_pct"].get<double>());
+  ASSERT_FALSE(d["saves"].empty());
+  EXPECT_EQ(d["saves"][0]["step"], 5);
+  double lost = 0;
+  for (const Json& l : d["lost"]) lost += l["lost_s"].get<double>();
+  EXPECT_GT(lost, 0);
+  EXPECT_LE(lost, d["wall_s"].get<double>() + 0.01);
+  const Outcome text = orrery("guard status '" + (job.dir / "s") + "'");
+  EXPECT_NE(text.out.find("Time lost"), std::string::npos) << text.out;
+  const Outcome none = orrery("guard status '" + (job.dir / "nowhere") + "'");
+  EXPECT_EQ(none.status, 2);
+}
+
+TEST(CliGuardRun, ADryRunKillsNothing) {
+  Guarded job("--fault hang@17:2", 40, 9);
+  const Outcome o = job.run("--dry-run");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_NE(o.err.find("dry-run: would now: take stacks, kill it and start it again"), std::string::npos) << o.err;
+  EXPECT_EQ(answer(o)["attempts"].size(), 1u);
+  EXPECT_NE(read_file(job.dir.path / "s" / "attempt-1.err").find("Watchdog caught"), std::string::npos)
+      << "it came to its own end";
+}
+
+TEST(CliGuardRun, LinesOfALogRunNothing) {
+  const TempDir dir;
+  const std::string pwned = dir / "pwned";
+  const Outcome o = shell("\"$orrery\" guard --json --backoff 0.05 --restarts 1 --state '" + (dir / "s") +
+                          "' -- printf '%s\\n' 'RuntimeError: $(touch " + pwned + ") `touch " + pwned + "`; touch " +
+                          pwned + " {checkpoint} {state}/x {nothing}'");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_FALSE(fs::exists(pwned));
+  const std::string out = read_file(dir.path / "s" / "attempt-1.out");
+  EXPECT_NE(out.find("$(touch " + pwned + ")"), std::string::npos) << "as it was written";
+  EXPECT_NE(out.find(" " + (dir / "s") + "/x {nothing}"), std::string::npos) << out;
+}
+
+TEST(CliGuardRun, FilesAreTheOwnersAlone) {
+  Guarded job("");
+  EXPECT_EQ(job.run("--metrics-file '" + (job.dir / "m") + "'").status, 0);
+  for (const auto& f : fs::directory_iterator(job.dir.path / "s"))
+    EXPECT_EQ(f.status().permissions() & (fs::perms::group_all | fs::perms::others_all), fs::perms::none) << f.path();
+  const std::string metrics = read_file(job.dir.path / "m");
+  EXPECT_NE(metrics.find("orrery_guard_step{job=\"job\"} 40\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("orrery_guard_state{job=\"job\",state=\"stopped\"} 1\n"), std::string::npos) << metrics;
+}
+
+TEST(CliGuardRun, RefusedInOneLine) {
+  const TempDir dir;
+  const auto refused = [&](const std::string& arguments, const std::string& part) {
+    const Outcome o = orrery("guard --state '" + (dir / "s") + "' " + arguments);
+    EXPECT_EQ(o.status, 2) << arguments;
+    EXPECT_EQ(o.out, "") << arguments;
+    EXPECT_NE(o.err.find(part), std::string::npos) << o.err;
+    EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+  };
+  const auto config = [&](const std::string& text, const std::string& part) {
+    write_text(dir.path / "c.toml", text);
+    refused("--config '" + (dir / "c.toml") + "' -- true", part);
+  };
+  refused("--", "guard: no command to guard");
+  refused("train.py", "guard: not known: train.py");
+  refused("--hang-after 0 -- true", "--hang-after: not a number");
+  refused("--webhook ftp://x -- true", "--webhook: not a URL");
+  refused("--metrics nonsense -- true", "--metrics: not ADDRESS:PORT");
+  refused("--config /nonexistent.toml -- true", "cannot be read");
+  config("[job]\nnmae = 'x'\n", "c.toml:2: not known: nmae in [job] (did you mean name?)");
+  config("[jobs]\n", "c.toml:1: not known: [jobs] (did you mean job?)");
+  config("[restart]\nmost = 'x'\n", "c.toml:2: most in [restart] is not a whole number");
+  config("[restart]\nsame_failure = 'go'\n", "is not one of stop, other-nodes");
+  config("[progress]\nhang_factor = 0.5\n", "is not from 1 to 1e+06");
+  config("[loss\n", "c.toml:1: not TOML");
+  refused("simulate --dry-run", "--dry-run: not with simulate");
+}
+
+TEST(CliGuardRun, ACommandThatCannotBeStartedIsTold) {
+  const TempDir dir;
+  const Outcome o = orrery("guard --json --state '" + (dir / "s") + "' -- /nonexistent/program");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_EQ(answer(o)["state"], "failed");
+  EXPECT_NE(o.err.find("cannot be started"), std::string::npos) << o.err;
+}
+
+}  // namespace
+}  // namespace orrery::test
