@@ -30,7 +30,7 @@ struct Example {
 struct Args {  // what the command line said, spelled correctly but not yet understood
   std::vector<std::string> positional;
   std::map<std::string, std::vector<std::string>, std::less<>> options;  // "--steps" -> values; a flag has none
-  std::optional<std::size_t> before_dashes = {};  // of positional; none = there was no "--"
+  std::optional<std::size_t> before_dashes = {};                         // of positional; none = there was no "--"
 
   bool has(std::string_view name) const { return options.find(name) != options.end(); }
   // The value of an option that takes one; "" when it was not given.
