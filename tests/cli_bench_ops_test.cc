@@ -86,7 +86,7 @@ TEST(CliBenchOps, RefusedInOneLine) {
   expect_refused("opz", "did you mean ops");
   expect_refused("ops more", "bench");
   expect_refused("ops --sizes huge", "small, medium, large");
-  expect_refused("ops --dtypes fp12", "not a precision of a CPU: fp12");
+  expect_refused("ops --dtypes fp12", "not a precision of this device: fp12");
   expect_refused("ops --only gem", "not an operator: gem");
   expect_refused("ops --only all_reduce", "add --ranks 2");
   expect_refused("ops --gemm 3x4", "not a shape: 3x4");

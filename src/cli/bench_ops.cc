@@ -14,6 +14,7 @@
 #include "cli/read_options.h"
 #include "facts/library.h"
 #include "operators/cpu_operators.h"
+#include "operators/gpu_operators.h"
 #include "operators/machine.h"
 #include "operators/measure_operators.h"
 #include "operators/operator_plan.h"
@@ -65,8 +66,8 @@ Status read_shapes(const Args& args, std::string_view option, std::vector<std::a
 
 Result<Asked> understood(const Args& args, const RunOptions& options) {
   constexpr Choice<SizeSet> kSizes[] = {
-      {"small", SizeSet::small}, {"medium", SizeSet::medium}, {"large", SizeSet::large}};
-  constexpr Choice<std::string_view> kDevices[] = {{"cpu", "cpu"}};
+      {"tiny", SizeSet::tiny}, {"small", SizeSet::small}, {"medium", SizeSet::medium}, {"large", SizeSet::large}};
+  constexpr Choice<std::string_view> kDevices[] = {{"cpu", "cpu"}, {"cuda", "cuda"}, {"rocm", "rocm"}};
   Asked a;
   std::string_view device = "cpu";
   double budget = 40, tokens = 2'048, tp = 1, sequence = 1'024;
@@ -96,8 +97,10 @@ Result<Asked> understood(const Args& args, const RunOptions& options) {
     a.plan.precisions.clear();
     for (const std::string& part : parts_of(args.value("--dtypes"))) {
       Precision p{};
-      if (!read_precision(part, p) || (p != Precision::fp32 && p != Precision::bf16))
-        return fail("not a precision of a CPU: " + part, "--dtypes", "fp32, bf16");
+      const bool of_all = read_precision(part, p) && (p == Precision::fp32 || p == Precision::bf16);
+      if (!of_all && (a.plan.device == "cpu" || (p != Precision::tf32 && p != Precision::fp16)))
+        return fail("not a precision of this device: " + part, "--dtypes",
+                    a.plan.device == "cpu" ? "fp32, bf16" : "fp32, tf32, bf16, fp16");
       if (std::find(a.plan.precisions.begin(), a.plan.precisions.end(), p) == a.plan.precisions.end())
         a.plan.precisions.push_back(p);
     }
@@ -110,6 +113,10 @@ Result<Asked> understood(const Args& args, const RunOptions& options) {
   for (const char* of_model : {"--tokens", "--tp", "--seq-length"})
     if (args.has(of_model) && !args.has("--model"))
       return fail("says how --model's shapes are cut", of_model, "add --model");
+  for (const char* of_cpu : {"--threads", "--blas", "--pin"})
+    if (args.has(of_cpu) && a.plan.device != "cpu") return fail("is of a CPU", of_cpu, "leave it out with --device");
+  if (args.has("--gpu-library") && a.plan.device == "cpu")
+    return fail("is of a GPU", "--gpu-library", "add --device cuda or --device rocm");
   const auto cores = static_cast<std::int64_t>(this_machine().cores);
   a.cpu.threads =
       options.threads > 0 ? options.threads : static_cast<unsigned>(std::max<std::int64_t>(1, cores / a.ranks));
@@ -125,13 +132,54 @@ Result<Asked> understood(const Args& args, const RunOptions& options) {
   return a;
 }
 
-// What measures, rank by rank; rank 0's rows are the answer.
 struct Answer {
   MeasuredAll measured;
   bool pinned = false;
   std::string kernels, blas, transport;
+  Machine machine;
+  std::string device_name;
 };
 
+Result<MeasuredAll> measure_all(OperatorDevice& device, const PlanTerms& plan, const Asked& asked, Lockstep& ranks,
+                                bool show_progress) {
+  Progress progress(show_progress);
+  progress.stage("measuring operators");
+  MeasureAllTerms how = asked.measure;
+  how.now_s = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  how.progress = [&](std::size_t done, std::size_t all) { progress.update(done, all); };
+  return measure_operators(device, plan_operators(plan), how, ranks);
+}
+
+Status measure_on_gpu(const Asked& asked, const Args& args, const RunOptions& options, Answer& answer) {
+  auto api =
+      GpuApi::open(asked.plan.device == "rocm" ? GpuVendor::amd : GpuVendor::nvidia, args.value("--gpu-library"));
+  if (!api) return tl::unexpected(api.error());
+  if (asked.ranks > (*api)->devices())
+    return fail(fmt::format("{} GPUs are asked for, {} are here", asked.ranks, (*api)->devices()), "--ranks");
+  GpuOperators device(*api, static_cast<int>(asked.ranks));
+  PlanTerms plan = asked.plan;
+  if (args.has("--model")) plan.model = &asked.model;
+  if (!args.has("--dtypes"))
+    for (const Precision p : {Precision::tf32, Precision::bf16, Precision::fp16})
+      if ((*api)->supports(p)) plan.precisions.push_back(p);
+  Lockstep alone;
+  auto measured = measure_all(device, plan, asked, alone, options.show_progress);
+  if (!measured) return tl::unexpected(measured.error());
+  answer.measured = std::move(*measured);
+  answer.measured.notes.add(
+      "attention-composed", Severity::info, 1, (*api)->blas_name(),
+      "attention is two batched products and a softmax, not a fused kernel: `estimate` takes such "
+      "from its own laws");
+  answer.pinned = true;
+  answer.blas = (*api)->blas_name();
+  answer.transport = (*api)->collectives_name();
+  answer.device_name = (*api)->device_name();
+  answer.machine.multiprocessors = (*api)->multiprocessors();
+  answer.machine.gpu_memory_gib = (*api)->memory_gib();
+  return {};
+}
+
+// Rank by rank; rank 0's rows are the answer.
 Status measure_as_rank(const Asked& asked, const Args& args, RankGroup& group, const RunOptions& options,
                        Answer& answer) {
   CpuTerms terms = asked.cpu;
@@ -148,12 +196,7 @@ Status measure_as_rank(const Asked& asked, const Args& args, RankGroup& group, c
   PlanTerms plan = asked.plan;
   if (args.has("--model")) plan.model = &asked.model;
   if (!args.has("--dtypes") && device.has_bf16()) plan.precisions.push_back(Precision::bf16);
-  Progress progress(first && options.show_progress);
-  progress.stage("measuring operators");
-  MeasureAllTerms how = asked.measure;
-  how.now_s = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
-  how.progress = [&](std::size_t done, std::size_t all) { progress.update(done, all); };
-  auto measured = measure_operators(device, plan_operators(plan), how, group);
+  auto measured = measure_all(device, plan, asked, group, first && options.show_progress);
   if (!measured) return tl::unexpected(measured.error());
   if (!first) return {};
   answer.measured = std::move(*measured);
@@ -162,6 +205,13 @@ Status measure_as_rank(const Asked& asked, const Args& args, RankGroup& group, c
   answer.blas = terms.blas ? terms.blas->name() : "";
   answer.transport = group.transport();
   return {};
+}
+
+// FLOP a ns that products cannot exceed: measured on a CPU, of a GPU as its facts have it; 0 = not known.
+double peak_of(const OperatorTable& table, Precision p) {
+  if (table.device == "cpu") return table.best_flop_per_ns(OperatorKind::peak, p);
+  const GpuFacts* gpu = find_gpu(table.machine);
+  return gpu == nullptr ? 0 : peak_flop_per_ns(*gpu, p);
 }
 
 Section machine_section(const OperatorTable& table, const Machine& machine, const Asked& asked, const Answer& answer) {
@@ -179,14 +229,16 @@ Section machine_section(const OperatorTable& table, const Machine& machine, cons
                      {.key = "fp32_tflops", .title = "peak fp32 TFLOP/s"},
                      {.key = "bf16_tflops", .title = "peak bf16 TFLOP/s"},
                      {.key = "memory_gb_per_s", .title = "memory GB/s", .digits = 1}};
+  const bool cpu = table.device == "cpu";
   const auto rate = [&](Precision p) -> Cell {
-    const double x = table.best_flop_per_ns(OperatorKind::peak, p) / 1e3;
+    const double x = peak_of(table, p) / 1e3;
     return x > 0 ? Cell{x} : Cell{};
   };
   const double stream = table.best_bytes_per_ns(OperatorKind::stream);
-  s.table.rows.push_back({table.device, machine.cpu, machine.cores, asked.ranks,
-                          static_cast<std::int64_t>(asked.cpu.threads), answer.pinned, machine.memory_gib,
-                          answer.kernels, answer.blas.empty() ? std::string("own") : answer.blas,
+  s.table.rows.push_back({table.device, table.machine, machine.cores, asked.ranks,
+                          cpu ? Cell{static_cast<std::int64_t>(asked.cpu.threads)} : Cell{},
+                          cpu ? Cell{answer.pinned} : Cell{}, cpu ? machine.memory_gib : machine.gpu_memory_gib,
+                          cpu ? Cell{answer.kernels} : Cell{}, answer.blas.empty() ? std::string("own") : answer.blas,
                           asked.ranks > 1 ? Cell{answer.transport} : Cell{}, rate(Precision::fp32),
                           rate(Precision::bf16), stream > 0 ? Cell{stream} : Cell{}});
   return s;
@@ -225,7 +277,7 @@ Section operators_section(const OperatorTable& table) {
   for (const OperatorRow& r : table.rows) {
     const bool attends = r.kind == OperatorKind::attention, computes = r.flops > 0;
     const double rate = computes ? r.flops / r.ns : bus_factor(r) * r.bytes / r.ns;
-    const double floor = computes ? table.best_flop_per_ns(OperatorKind::peak, r.precision) : stream;
+    const double floor = computes ? peak_of(table, r.precision) : stream;
     const bool bound = moves_memory(r.kind) || computes || r.kind == OperatorKind::stream;
     s.table.rows.push_back({kernel_text(r),
                             std::string(name_of(r.kind)),
@@ -256,12 +308,17 @@ Section operators_section(const OperatorTable& table) {
 
 std::vector<OptionSpec> bench_ops_options() {
   return {
-      {"--device", "cpu", "what is measured (default: cpu)", Takes::word},
-      {"--sizes", "SET", "small, medium or large shapes (default: medium)", Takes::word},
-      {"--dtypes", "NAME,...", "precisions: fp32, bf16 (default: those that the device multiplies)", Takes::word},
+      {"--device", "cpu|cuda|rocm",
+       "what is measured (default: cpu); a GPU through its vendor's libraries, opened where they are found",
+       Takes::word},
+      {"--gpu-library", "FILE", "one library instead of the vendor's: runtime, BLAS, collectives, compiler",
+       Takes::file},
+      {"--sizes", "SET", "tiny (to try it), small, medium or large shapes (default: medium)", Takes::word},
+      {"--dtypes", "NAME,...",
+       "precisions: fp32, bf16; of a GPU tf32 and fp16, too (default: those that it multiplies)", Takes::word},
       {"--only", "KIND,...",
-       "these alone: gemm, attention, copy, add, silu, norm, softmax, embedding, adamw, launch, all_reduce, "
-       "all_gather, reduce_scatter, all_to_all",
+       "these alone: gemm, attention, copy, add, silu, norm, softmax, embedding, adamw, launch, to_device, to_host, "
+       "all_reduce, all_gather, reduce_scatter, all_to_all",
        Takes::word},
       {"--gemm", "MxNxK,...", "further products; BxMxNxK: a batch of them", Takes::word},
       {"--attention", "QxKxD,...", "further attention: queries, keys, head size; BxQxKxD: of so many heads",
@@ -271,8 +328,8 @@ std::vector<OptionSpec> bench_ops_options() {
       {"--seq-length", "N", "... in sequences of so many (default: 1024)", Takes::word},
       {"--tp", "N", "... on one of so many tensor-parallel ranks (default: 1)", Takes::word},
       {"--ranks", "N",
-       "in N processes at once, which share cores and memory as ranks of a job do; collectives among them "
-       "(default: 1)",
+       "in N processes at once, which share cores and memory as ranks of a job do, and exchange; of GPUs: exchange "
+       "among N of them (default: 1)",
        Takes::word},
       {"--blas", "FILE|own",
        "a library with BLAS's sgemm_ for products, or our own kernels (default: MKL, OpenBLAS or BLIS where one is "
@@ -290,8 +347,8 @@ std::vector<OptionSpec> bench_ops_options() {
 
 std::vector<Example> bench_ops_examples() {
   return {{"Operators of this machine, as a table and as a platform:",
-           "orrery bench ops --sizes small --budget 1 -o operators.csv --platform-file this-machine.toml"},
-          {"Two processes and what they exchange:", "orrery bench ops --sizes small --budget 1 --ranks 2 --threads 1"}};
+           "orrery bench ops --sizes tiny --budget 1 -o operators.csv --platform-file this-machine.toml"},
+          {"Two processes and what they exchange:", "orrery bench ops --sizes tiny --budget 1 --ranks 2 --threads 1"}};
 }
 
 Result<int> run_bench_ops(const Args& args) {
@@ -299,14 +356,19 @@ Result<int> run_bench_ops(const Args& args) {
   if (!options) return tl::unexpected(options.error());
   const auto asked = understood(args, *options);
   if (!asked) return tl::unexpected(asked.error());
-  const Machine machine = this_machine();
+  const bool cpu = asked->plan.device == "cpu";
   Answer answer;
-  const Status done = run_on_shared_memory(static_cast<int>(asked->ranks), [&](RankGroup& group) {
-    return measure_as_rank(*asked, args, group, *options, answer);
-  });
+  answer.machine = this_machine();
+  const Status done = cpu ? run_on_shared_memory(static_cast<int>(asked->ranks),
+                                                 [&](RankGroup& group) {
+                                                   return measure_as_rank(*asked, args, group, *options, answer);
+                                                 })
+                          : measure_on_gpu(*asked, args, *options, answer);
   if (!done) return tl::unexpected(done.error());
+  const Machine& machine = answer.machine;
   OperatorTable table;
-  table.machine = machine.cpu;
+  table.device = asked->plan.device;
+  table.machine = cpu ? machine.cpu : answer.device_name;
   table.rows = std::move(answer.measured.rows);
   Document d;
   d.command = "bench ops";

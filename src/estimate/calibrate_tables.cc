@@ -60,7 +60,8 @@ Result<TableCalibration::Applied> TableCalibration::apply(const EstimateJob& job
   };
   for (const Part& p : parts_) {
     if (cpu && p.threads != gpu.sms) continue;
-    if (best == nullptr || far(p) < far(*best)) best = &p;
+    const bool better = best == nullptr || (cpu ? far(p) < far(*best) : p.ranks < best->ranks);
+    if (better) best = &p;
     const auto samples = transfer_samples(tables_[p.table], p.ranks);
     if (!samples.empty() && (transfers == nullptr || far(p) < far(*transfers))) transfers = &p;
   }

@@ -7,9 +7,13 @@
 #include <algorithm>
 #include <fstream>
 
+#include "facts/gpus.h"
+
 namespace orrery {
 namespace {
 
+// Of a host whose memory was not measured: what servers of these years have for a core (facts/hosts), assumed.
+constexpr double kHostGbPerCore = 5;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 // A TOML basic string.
@@ -64,6 +68,17 @@ Result<std::string> platform_facts(const OperatorTable& table, const Machine& ma
   for (const OperatorRow& r : table.rows) threads = std::max(threads, r.threads), ranks = std::max(ranks, r.ranks);
   const bool cpu = table.device == "cpu";
   const double n = static_cast<double>(ranks);
+  const GpuFacts* known = cpu ? nullptr : find_gpu(table.machine);
+  if (known != nullptr)
+    return fmt::format(
+        "# Written by `orrery bench ops`.\n[platform]\nname = {}\nsource = \"orrery bench ops\"\nsure = "
+        "\"measured\"\n\ngpu = {}\ngpus_per_node = {}\n\n[host]\ncores = {}\nmemory_gb_per_s = {:.6g}\n"
+        "memory_gib = {:.6g}\n",
+        quoted(name), quoted(known->name), ranks, machine.cores, kHostGbPerCore * static_cast<double>(machine.cores),
+        std::max(1.0, machine.memory_gib));
+  if (!cpu && machine.multiprocessors < 1)
+    return fail("the multiprocessors of " + table.machine + " are not known", "--platform-file",
+                "write a file of its facts: docs/formats/facts.md");
   std::string out = fmt::format(
       "# Written by `orrery bench ops`: {} process{} of {} thread{} on {}.\n"
       "[platform]\nname = {}\nsource = \"orrery bench ops\"\nsure = \"measured\"\n\ngpus_per_node = "
@@ -72,16 +87,18 @@ Result<std::string> platform_facts(const OperatorTable& table, const Machine& ma
       ranks, ranks == 1 ? "" : "es", threads, threads == 1 ? "" : "s", table.machine, quoted(name), ranks,
       quoted(table.machine.empty() ? name : table.machine));
   if (cpu) out += "arch = \"CPU\"\n";
-  out += fmt::format("sms = {}\n", threads);
+  out += fmt::format("sms = {}\n", cpu ? threads : machine.multiprocessors);
   const auto rate = [&](const char* key, double flop_per_ns) {
     if (flop_per_ns > 0) out += fmt::format("{} = {:.6g}\n", key, flop_per_ns / 1e3);
   };
   rate("fp32_tflops", fp32), rate("tf32_tflops", tf32), rate("bf16_tflops", bf16), rate("fp16_tflops", fp16);
-  out += fmt::format("memory_gib = {:.6g}\nmemory_gb_per_s = {:.6g}\n", std::max(0.5, machine.memory_gib / n), stream);
-  if (machine.cache_mib > 0) out += fmt::format("l2_mib = {:.6g}\n", machine.cache_mib / n);
+  out += fmt::format("memory_gib = {:.6g}\nmemory_gb_per_s = {:.6g}\n",
+                     std::max(0.5, cpu ? machine.memory_gib / n : machine.gpu_memory_gib), stream);
+  if (cpu && machine.cache_mib > 0) out += fmt::format("l2_mib = {:.6g}\n", machine.cache_mib / n);
   // What processes exchange passes through memory twice; tables of collectives say better.
   if (cpu) out += fmt::format("pcie_gb_per_s = {:.6g}\npcie_p2p = true\n", std::max(0.5, stream / 2));
-  out += fmt::format("\n[host]\ncores = {}\nmemory_gb_per_s = {:.6g}\nmemory_gib = {:.6g}\n", machine.cores, stream * n,
+  out += fmt::format("\n[host]\ncores = {}\nmemory_gb_per_s = {:.6g}\nmemory_gib = {:.6g}\n", machine.cores,
+                     cpu ? stream * n : kHostGbPerCore * static_cast<double>(machine.cores),
                      std::max(1.0, machine.memory_gib));
   return out;
 }

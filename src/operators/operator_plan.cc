@@ -13,6 +13,7 @@ using Size = std::array<double, 4>;
 // Products of transformers: squares, a few tokens (decoding), many tokens by narrow and wide matrices, gradients of
 // weights (a short side by two long ones), heads of attention in batches, a vocabulary.
 std::vector<Size> gemms_of(SizeSet set) {
+  if (set == SizeSet::tiny) return {{1, 8, 8, 8}, {1, 1, 32, 64}, {1, 17, 33, 20}, {1, 48, 48, 48}, {3, 16, 8, 24}};
   std::vector<Size> all = {{1, 64, 64, 64},    {1, 128, 128, 128}, {1, 256, 256, 256}, {1, 1, 256, 256},
                            {1, 16, 256, 256},  {1, 128, 256, 256}, {1, 512, 256, 256}, {1, 256, 256, 1024},
                            {1, 256, 768, 256}, {1, 256, 256, 512}, {1, 64, 1024, 256}, {8, 64, 64, 32},
@@ -39,6 +40,7 @@ std::vector<Size> gemms_of(SizeSet set) {
 }
 
 std::vector<Size> attentions_of(SizeSet set) {
+  if (set == SizeSet::tiny) return {{2, 8, 8, 16}, {3, 20, 20, 8}};
   std::vector<Size> all = {{4, 64, 64, 32}, {8, 128, 128, 32}, {8, 256, 256, 64}};
   if (set == SizeSet::small) return all;
   const std::vector<Size> medium = {{4, 512, 512, 64},  {8, 64, 64, 64},    {16, 128, 128, 64},  {32, 128, 128, 32},
@@ -57,6 +59,8 @@ std::vector<Size> attentions_of(SizeSet set) {
 
 std::vector<double> elements_of(SizeSet set) {
   switch (set) {
+    case SizeSet::tiny:
+      return {1 << 8, 1 << 12};
     case SizeSet::small:
       return {1 << 10, 1 << 14, 1 << 18};
     case SizeSet::medium:
@@ -69,6 +73,8 @@ std::vector<double> elements_of(SizeSet set) {
 
 std::vector<double> messages_of(SizeSet set) {  // elements
   switch (set) {
+    case SizeSet::tiny:
+      return {1 << 6, 1 << 10};
     case SizeSet::small:
       return {1 << 8, 1 << 14, 1 << 18};
     case SizeSet::medium:
@@ -96,6 +102,13 @@ std::vector<Size> gemms_of(const ModelFacts& m, double tokens, double tp) {
       all.push_back({std::floor(x[0]), std::floor(x[1]), std::floor(x[2]), std::floor(x[3])});
   }
   return all;
+}
+
+// More than any cache holds, but where a quick answer is wanted.
+double stream_elements(SizeSet set, bool gpu) {
+  if (set == SizeSet::tiny) return 1 << 14;
+  if (set == SizeSet::small) return 1 << 22;
+  return gpu ? 1 << 27 : 3 << 22;
 }
 
 double work_of(const OperatorRow& r) { return std::max(r.flops, r.bytes); }
@@ -153,8 +166,9 @@ std::vector<OperatorRow> plan_operators(const PlanTerms& t) {
                        bool causal = false) {
     OperatorRow r;
     r.kind = kind, r.size = size, r.precision = p, r.way = way, r.causal = causal;
-    r.threads = t.threads;
-    r.ranks = t.ranks;
+    r.threads = gpu ? 1 : t.threads;
+    // Processes of a CPU share it in every operator; GPUs are alone but when they exchange.
+    r.ranks = gpu && !is_collective(kind) ? 1 : t.ranks;
     count_work(r);
     const bool known =
         std::any_of(plan.begin() + static_cast<std::ptrdiff_t>(begin), plan.end(), [&](const OperatorRow& o) {
@@ -170,12 +184,7 @@ std::vector<OperatorRow> plan_operators(const PlanTerms& t) {
   // Floors, whatever else is asked for: shares of them are told.
   if (!gpu)
     for (const Precision p : t.precisions) add(OperatorKind::peak, {1, 1, 1, 1}, p);
-  add(OperatorKind::stream,
-      {gpu                         ? double{1 << 27}
-       : t.sizes == SizeSet::small ? double{1 << 22}
-                                   : double{3 << 22},
-       1, 1, 1},
-      Precision::fp32);
+  add(OperatorKind::stream, {stream_elements(t.sizes, gpu), 1, 1, 1}, Precision::fp32);
   begin = plan.size();
   if (wanted(OperatorKind::launch)) add(OperatorKind::launch, {1, 1, 1, 1}, Precision::fp32);
   for (const Precision p : t.precisions) {
@@ -187,7 +196,7 @@ std::vector<OperatorRow> plan_operators(const PlanTerms& t) {
         for (const Size& s : gemms_of(*t.model, t.tokens, t.tensor_parallel)) add(OperatorKind::gemm, s, p);
     }
     in_order();
-    if (wanted(OperatorKind::attention) && (gpu || p == Precision::fp32)) {
+    if (wanted(OperatorKind::attention) && (p == Precision::fp32 || (gpu && p == Precision::bf16))) {
       std::vector<Size> sizes = attentions_of(t.sizes);
       sizes.insert(sizes.end(), t.attentions.begin(), t.attentions.end());
       if (t.model != nullptr)
@@ -209,7 +218,8 @@ std::vector<OperatorRow> plan_operators(const PlanTerms& t) {
   };
   const std::vector<double> elements = elements_of(t.sizes), messages = messages_of(t.sizes);
   by_elements(OperatorKind::copy, elements, Precision::fp32);
-  for (const Precision p : t.precisions) by_elements(OperatorKind::add, elements, p);
+  for (const Precision p : t.precisions)
+    if (p == Precision::fp32 || p == Precision::bf16) by_elements(OperatorKind::add, elements, p);
   if (gpu) {
     by_elements(OperatorKind::softmax, elements, Precision::fp32);
     by_elements(OperatorKind::to_device, elements, Precision::fp32);

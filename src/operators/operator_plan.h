@@ -8,7 +8,7 @@
 
 namespace orrery {
 
-enum class SizeSet : std::uint8_t { small, medium, large };
+enum class SizeSet : std::uint8_t { tiny, small, medium, large };  // tiny: to try whether it works
 
 struct PlanTerms {
   SizeSet sizes = SizeSet::medium;
