@@ -108,7 +108,7 @@ TEST(CliBench, WhatFailsIsAResultWithItsReason) {
   };
   write_text(
       config,
-      matrix("silence_limit_s = 2\ntime_limit_s = 60",
+      matrix("silence_limit_s = 8\ntime_limit_s = 90",
              "framework = [\"memory\", \"hangs\", \"crash\", \"wrong\", \"absent\", \"slow\", \"lines\", \"gone\", "
              "\"pattern\", \"trainer\"]\nseq_length = 8\n") +
           command("memory", "oom@2") + command("hangs", "hang@2") + command("crash", "crash@2") +

@@ -52,6 +52,7 @@ std::vector<BenchEntry> entries_of(const RunPlan& plan, const std::vector<RunRow
     e.state = name_of(e.row->state);
     e.reason = e.row->reason;
     e.attempts = attempts[id];
+    e.fitted = estimator.fitted_to(id);
     // Of the largest batch the one that was found is what is compared.
     if (e.run.batch == 0 && e.row->batch > 0) {
       BenchRun at = e.run;

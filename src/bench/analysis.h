@@ -16,6 +16,7 @@ struct BenchEntry {
   std::string state, reason;  // of the newest result; else of the plan
   std::optional<RunRow> row;  // the newest result
   std::int64_t attempts = 0;
+  bool fitted = false;     // the estimate was fitted to it
   double seconds = 0;      // that it will take
   std::int64_t place = 0;  // in the order, from 1; 0 = it does not run
 

@@ -227,6 +227,7 @@ std::string environment_json(const DeviceLibrary* devices, const std::string& wo
 
 // ---- samples ----
 
+constexpr std::int64_t kMembersEvery = 4;
 constexpr std::int64_t kClockEvery = 8;  // samples: the kernel asks every processor for its clock
 
 Sampler::Sampler(Child child, const DeviceLibrary* devices, std::size_t device_count)
@@ -240,8 +241,9 @@ Sampler::Sampler(Child child, const DeviceLibrary* devices, std::size_t device_c
 void Sampler::sample() {
   if (child_.pid <= 0) return;  // it runs elsewhere: this machine's clocks and watts are not its own
   double host = 0;
-  for (const pid_t pid : session_members(child_.pid))
-    host += kilobytes(fmt::format("/proc/{}/status", pid), "VmHWM").value_or(0);
+  // Every process of the machine is looked at for that: not each time.
+  if (samples_ % kMembersEvery == 0) members_ = session_members(child_.pid);
+  for (const pid_t pid : members_) host += kilobytes(fmt::format("/proc/{}/status", pid), "VmHWM").value_or(0);
   host_peak_ = std::max(host_peak_, host);
   double watts = 0;
   bool powered = device_count_ > 0;

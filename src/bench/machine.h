@@ -65,6 +65,7 @@ class Sampler {
   };
   Mean watts_, device_mhz_, host_mhz_;
   std::int64_t samples_ = 0;
+  std::vector<pid_t> members_;
   double host_peak_ = 0, device_peak_ = 0;
   std::vector<double> energy_begin_, energy_now_;  // microjoules of each package of the host
   std::chrono::steady_clock::time_point begin_, now_;

@@ -77,9 +77,12 @@ struct SlurmWishes {
 
 struct BenchConfig {
   std::string path, name;
-  std::string store;     // file; its directory is the config's
-  std::string platform;  // name or file of facts; "" = nothing is estimated
-  std::string facts;     // directory of the user's facts; "" = none
+  std::string store;                   // file; its directory is the config's
+  std::string platform;                // name or file of facts; "" = nothing is estimated
+  std::string facts;                   // directory of the user's facts; "" = none
+  std::vector<std::string> calibrate;  // tables of `orrery bench ops`
+  std::int64_t calibrate_runs = 0;     // measured runs that factors of the estimate are fitted to
+  bool compare_cpu = false;            // with processor time instead of wall time
   std::string python = "python3", trainer;
   std::vector<std::pair<std::string, std::string>> environment;
   std::int64_t warmup_steps = 5, steps = 10, trace_steps = 2;

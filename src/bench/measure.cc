@@ -216,7 +216,8 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
   {
     Sampler sampler(execution->child(), terms.devices, static_cast<std::size_t>(run.gpus));
     auto ran = Clock::now(), spoke = ran;
-    double sampled = -kSampleEvery;  // when
+    sampler.sample();  // a run may be over before the next
+    double sampled = 0;  // when
     std::uint64_t said = 0;
     while (!(ending.exit = execution->poll())) {
       if (terms.stop != nullptr && *terms.stop) {
@@ -307,7 +308,7 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
   if (r.state == RunState::done && as.trace_steps > 0 && fs::exists(traces, error) && !fs::is_empty(traces, error)) {
     const auto shares = terms.readers->dissect(traces);
     r.traced = shares ? 1 : -1;
-    const Status ok = store.add_shares(r.id, r.traced, shares ? *shares : std::vector<ShareRow>());
+    const Status ok = store.add_shares(r.id, r.traced, shares ? *shares : std::vector<ShareRow>(), since(reading));
     if (!ok) return tl::unexpected(ok.error());
   }
   if (r.state == RunState::done && run.task == BenchTask::operators)

@@ -143,6 +143,16 @@ Status Reader::bench(const toml::table& t, BenchConfig& c) const {
                {"store", text(c.store)},
                {"platform", text(c.platform)},
                {"facts", text(c.facts)},
+               {"calibrate", [&](const toml::node& n) { return words(n, c.calibrate); }},
+               {"calibrate_runs", whole(c.calibrate_runs, 0, 1000)},
+               {"compare",
+                [&](const toml::node& n) -> Status {
+                  std::string with;
+                  if (const Status ok = word(n, with); !ok) return ok;
+                  if (with != "wall" && with != "cpu") return fail_at(n, "no time: " + with, "wall or cpu");
+                  c.compare_cpu = with == "cpu";
+                  return {};
+                }},
                {"python", text(c.python)},
                {"trainer", text(c.trainer)},
                {"environment", [&](const toml::node& n) { return variables(n, c.environment); }},
@@ -415,6 +425,7 @@ Result<BenchConfig> parse_bench_config(std::string_view text, const std::string&
     r.own = std::move(*own);
   }
   if (c.platform.ends_with(".toml")) c.platform = r.beside(c.platform);
+  for (std::string& table : c.calibrate) table = r.beside(table);
   if (const toml::node* n = top.get("models")) {
     r.shapes = n->as_table();
     if (!r.shapes) return r.fail_at(*n, "[models] is a table");

@@ -158,7 +158,7 @@ Status ResultStore::finish(const RunRow& r, const std::vector<MeasuredStep>& ste
   return t.commit();
 }
 
-Status ResultStore::add_shares(std::int64_t id, int traced, const std::vector<ShareRow>& shares) {
+Status ResultStore::add_shares(std::int64_t id, int traced, const std::vector<ShareRow>& shares, double seconds) {
   Store::Transaction t(store_);
   if (const Status ok = t.begun(); !ok) return ok;
   Statement s(store_.get(),
@@ -168,8 +168,8 @@ Status ResultStore::add_shares(std::int64_t id, int traced, const std::vector<Sh
     s.bind(5, r.cpu_ms).bind(6, r.gpu_ms).bind(7, r.pct);
     if (!s.done()) return store_.trouble();
   }
-  Statement mark(store_.get(), "update runs set traced = ? where id = ?");
-  mark.bind(1, static_cast<std::int64_t>(traced)).bind(2, id);
+  Statement mark(store_.get(), "update runs set traced = ?, after_s = after_s + ? where id = ?");
+  mark.bind(1, static_cast<std::int64_t>(traced)).bind(2, seconds).bind(3, id);
   if (!mark.done()) return store_.trouble();
   return t.commit();
 }

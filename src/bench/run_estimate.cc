@@ -4,6 +4,10 @@
 
 #include <algorithm>
 
+#include "base/byte_source.h"
+#include "bench/launch.h"
+#include "bench/order.h"
+#include "costs/operator_table.h"
 #include "costs/operators.h"
 #include "facts/library.h"
 #include "serving/step_costs.h"
@@ -12,6 +16,7 @@ namespace orrery {
 namespace {
 
 constexpr double kGib = 1 << 30;
+constexpr std::size_t kLargestTable = std::size_t{64} << 20;
 
 double d(std::int64_t x) { return static_cast<double>(x); }
 
@@ -39,6 +44,26 @@ EngineFacts eager_loop(const BenchRun& run) {
   e.max_batched_tokens = run.batch * run.seq_length;
   e.gpu_memory_utilization = 1;
   return e;
+}
+
+std::string why_unknown(const BenchRun& run) {
+  if (run.task == BenchTask::operators) return "operators are measured, not estimated";
+  if (run.framework == BenchFramework::trainer) return "the example trainer is none of the frameworks";
+  if (run.framework == BenchFramework::command) return "what a command does is not known";
+  return "";
+}
+
+Result<std::string> read_text(const std::string& path) {
+  auto source = open_file(path);
+  if (!source) return tl::unexpected(source.error());
+  std::string text, block(std::size_t{1} << 16, '\0');
+  for (;;) {
+    const auto n = (*source)->read(block.data(), block.size());
+    if (!n) return tl::unexpected(n.error());
+    if (*n == 0) return text;
+    text.append(block, 0, *n);
+    if (text.size() > kLargestTable) return fail("larger than any table of operators", path, "64 MiB at most");
+  }
 }
 
 }  // namespace
@@ -76,12 +101,13 @@ EstimateJob job_of(const BenchRun& run, const PlatformFacts& platform, std::int6
   return job;
 }
 
-Result<RunEstimator> RunEstimator::of(const BenchConfig& config, Calibrate calibrate) {
+Result<RunEstimator> RunEstimator::of(const BenchConfig& config) {
   RunEstimator e;
   e.lora_rank_ = config.lora_rank;
   e.prompt_tokens_ = config.prompt_tokens;
   e.largest_batch_ = config.largest_batch;
-  e.calibrate_ = std::move(calibrate);
+  e.runs_ = config.calibrate_runs;
+  e.cpu_ = config.compare_cpu;
   if (config.platform.empty()) return e;
   OwnFacts own;
   if (!config.facts.empty()) {
@@ -92,7 +118,58 @@ Result<RunEstimator> RunEstimator::of(const BenchConfig& config, Calibrate calib
   auto platform = platform_named_or_read(config.platform, own);
   if (!platform) return tl::unexpected(platform.error());
   e.platform_ = std::move(*platform);
+  for (const std::string& path : config.calibrate) {
+    const auto text = read_text(path);
+    if (!text) return tl::unexpected(text.error());
+    auto table = parse_operator_table(*text, path);
+    if (!table) return tl::unexpected(table.error());
+    if (const Status ok = e.tables_.add(std::move(*table), path); !ok) return tl::unexpected(ok.error());
+  }
   return e;
+}
+
+Result<JobCosts> RunEstimator::costs(const EstimateJob& job) const {
+  JobCosts costs = costs_of(job);
+  if (!tables_.empty())
+    if (const auto applied = tables_.apply(job, costs); !applied) return tl::unexpected(applied.error());
+  return costs;
+}
+
+Status RunEstimator::fit(const std::vector<RunRow>& rows) {
+  factors_.reset();
+  fitted_.clear();
+  if (runs_ == 0 || !platform_) return {};
+  std::vector<OrderedRun> measured;
+  std::vector<StepSample> samples;
+  std::set<std::string> seen;
+  for (auto r = rows.rbegin(); r != rows.rend(); ++r) {  // the newest of each
+    if (r->kind != RunKind::run || r->state != RunState::done || r->step_ms.count == 0) continue;
+    if (!seen.insert(r->run).second) continue;
+    const auto run = run_of_spec(r->spec);
+    if (!run || run->batch == 0 || !why_unknown(*run).empty() || run->task == BenchTask::inference) continue;
+    StepSample s;
+    s.job = job_of(*run, *platform_, lora_rank_, prompt_tokens_);
+    if (!check(s.job)) continue;
+    s.ns = 1e6 * (cpu_ && r->cpu_ms ? *r->cpu_ms : r->step_ms.median);
+    s.name = r->run;
+    measured.push_back({levels_of(*run), 1});
+    samples.push_back(std::move(s));
+  }
+  std::vector<StepSample> chosen;
+  std::vector<JobCosts> before;
+  for (const std::size_t i : by_information(measured)) {
+    if (static_cast<std::int64_t>(chosen.size()) == runs_) break;
+    auto of = costs(samples[i].job);
+    if (!of) return tl::unexpected(of.error());
+    before.push_back(std::move(*of));
+    fitted_.insert(samples[i].name);
+    chosen.push_back(std::move(samples[i]));
+  }
+  if (chosen.empty()) return {};
+  const auto factors = fit_steps(chosen, before);
+  if (!factors) return tl::unexpected(factors.error());
+  factors_ = *factors;
+  return {};
 }
 
 RunEstimate RunEstimator::training(const BenchRun& run) {
@@ -102,15 +179,15 @@ RunEstimate RunEstimator::training(const BenchRun& run) {
     out.unknown = ok.error().what;
     return out;
   }
-  JobCosts costs = costs_of(job);
-  if (calibrate_)
-    if (const Status ok = calibrate_(job, costs); !ok) {
-      out.unknown = ok.error().what;
-      return out;
-    }
+  auto by_tables = costs(job);
+  if (!by_tables) {
+    out.unknown = by_tables.error().what;
+    return out;
+  }
+  if (factors_) factors_->apply(*by_tables);
   if (run.batch == 0)
-    job.micro_batch_size = std::clamp<std::int64_t>(largest_micro_batch(job, costs), 1, largest_batch_);
-  const Estimate e = estimate(job, costs, scratch_);
+    job.micro_batch_size = std::clamp<std::int64_t>(largest_micro_batch(job, *by_tables), 1, largest_batch_);
+  const Estimate e = estimate(job, *by_tables, scratch_);
   out.batch = job.micro_batch_size;
   out.step_ms = e.iteration_ns / 1e6;
   out.memory_gib = e.memory.total;
@@ -166,10 +243,7 @@ RunEstimate RunEstimator::generation(const BenchRun& given) const {
 
 RunEstimate RunEstimator::estimate_of(const BenchRun& run) {
   RunEstimate none;
-  if (!platform_) none.unknown = "no platform is named";
-  if (run.task == BenchTask::operators) none.unknown = "operators are measured, not estimated";
-  if (run.framework == BenchFramework::trainer) none.unknown = "the example trainer is none of the frameworks";
-  if (run.framework == BenchFramework::command) none.unknown = "what a command does is not known";
+  none.unknown = platform_ ? why_unknown(run) : "no platform is named";
   if (!none.unknown.empty()) return none;
   return run.task == BenchTask::inference ? generation(run) : training(run);
 }

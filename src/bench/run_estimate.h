@@ -1,10 +1,13 @@
 // What a run of the matrix should take, by the same estimate that `orrery estimate` makes.
 #pragma once
-#include <functional>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "bench/matrix.h"
+#include "bench/result_store.h"
+#include "estimate/calibrate_tables.h"
 #include "estimate/estimate.h"
 
 namespace orrery {
@@ -19,9 +22,14 @@ struct RunEstimate {
 
 class RunEstimator {
  public:
-  // `calibrate` changes the costs of a job before it is estimated. Errors: an unknown platform.
-  using Calibrate = std::function<Status(const EstimateJob& job, JobCosts& costs)>;
-  static Result<RunEstimator> of(const BenchConfig& config, Calibrate calibrate = {});
+  // Errors: an unknown platform; tables that cannot be read, or are of another device.
+  static Result<RunEstimator> of(const BenchConfig& config);
+
+  // Fits factors to the config's number of measured training runs: those that tell most of the factors that vary
+  // (order.h). Errors: tables of another device than the platform's.
+  Status fit(const std::vector<RunRow>& rows);
+  bool fitted_to(const std::string& id) const { return fitted_.count(id) > 0; }
+  std::size_t fitted() const { return fitted_.size(); }
 
   RunEstimate estimate_of(const BenchRun& run);
   bool has_platform() const { return platform_.has_value(); }
@@ -29,10 +37,14 @@ class RunEstimator {
  private:
   RunEstimate training(const BenchRun& run);
   RunEstimate generation(const BenchRun& run) const;
+  Result<JobCosts> costs(const EstimateJob& job) const;
 
-  std::int64_t lora_rank_ = 64, prompt_tokens_ = 32, largest_batch_ = 1;
+  std::int64_t lora_rank_ = 64, prompt_tokens_ = 32, largest_batch_ = 1, runs_ = 0;
+  bool cpu_ = false;
   std::optional<PlatformFacts> platform_;
-  Calibrate calibrate_;
+  TableCalibration tables_;
+  std::optional<StepFactors> factors_;
+  std::set<std::string> fitted_;
   EstimateScratch scratch_;
 };
 

@@ -96,9 +96,12 @@ Result<int> run_bench_plan(const Args& args) {
   auto rows = rows_of(asked->config.store);
   if (!rows) return tl::unexpected(rows.error());
   facts.rows = std::move(*rows);
+  if (const Status ok = estimator->fit(facts.rows); !ok) return tl::unexpected(ok.error());
   const RunPlan plan = plan_runs(asked->config, *estimator, facts.rows, asked->terms);
   facts.entries = entries_of(plan, facts.rows, *estimator);
   facts.has_platform = estimator->has_platform();
+  facts.compare_cpu = asked->config.compare_cpu;
+  facts.fitted = estimator->fitted();
   return emit(bench_plan_document(asked->config, plan, facts), asked->options);
 }
 
@@ -116,6 +119,7 @@ Result<int> run_bench_run(const Args& args) {
   if (!settled) return tl::unexpected(settled.error());
   auto rows = store->rows();
   if (!rows) return tl::unexpected(rows.error());
+  if (const Status ok = estimator->fit(*rows); !ok) return tl::unexpected(ok.error());
   RunPlan plan = plan_runs(config, *estimator, *rows, asked->terms);
   const auto measured = std::count_if(plan.runs.begin(), plan.runs.end(),
                                       [](const PlannedRun& p) { return p.state == PlanState::measured; });
@@ -152,10 +156,13 @@ Result<int> run_bench_run(const Args& args) {
   auto all = store->rows();
   if (!all) return tl::unexpected(all.error());
   facts.rows = std::move(*all);
+  if (const Status ok = estimator->fit(facts.rows); !ok) return tl::unexpected(ok.error());
   asked->terms.repeat = false;
   const RunPlan left = plan_runs(config, *estimator, facts.rows, asked->terms);
   facts.entries = entries_of(left, facts.rows, *estimator);
   facts.has_platform = estimator->has_platform();
+  facts.compare_cpu = asked->config.compare_cpu;
+  facts.fitted = estimator->fitted();
   const auto status = emit(bench_run_document(config, *result, facts), asked->options);
   if (!status) return status;
   return result->stopped ? kIncomplete : *status;
@@ -173,9 +180,12 @@ Result<int> run_bench_report(const Args& args) {
   auto rows = store->rows();
   if (!rows) return tl::unexpected(rows.error());
   facts.rows = std::move(*rows);
+  if (const Status ok = estimator->fit(facts.rows); !ok) return tl::unexpected(ok.error());
   const RunPlan plan = plan_runs(config, *estimator, facts.rows, asked->terms);
   facts.entries = entries_of(plan, facts.rows, *estimator);
   facts.has_platform = estimator->has_platform();
+  facts.compare_cpu = asked->config.compare_cpu;
+  facts.fitted = estimator->fitted();
   if (const Status ok = finish_facts(*store, facts); !ok) return tl::unexpected(ok.error());
   if (args.has("--against")) {
     const auto old_store = ResultStore::open(args.value("--against"), false);

@@ -17,7 +17,8 @@ struct BenchFacts {
   std::vector<std::pair<std::int64_t, OperatorRate>> operators;  // by RunRow::id
   std::vector<std::pair<std::int64_t, std::string>> environments;
   std::vector<ComparedRun> compared;  // empty: nothing to compare with
-  bool has_platform = false;
+  bool has_platform = false, compare_cpu = false;
+  std::size_t fitted = 0;  // runs that the estimate was fitted to
 };
 
 Document bench_plan_document(const BenchConfig& config, const RunPlan& plan, const BenchFacts& facts);

@@ -108,8 +108,10 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
   double overhead = 0, seconds = 0;
   for (const BenchEntry& e : facts.entries) {
     done += e.done() ? 1 : 0;
-    wall.add(e.error_pct());
-    cpu.add(e.cpu_error_pct());
+    if (!e.fitted) {  // those that it was fitted to say nothing of how good it is
+      wall.add(e.error_pct());
+      cpu.add(e.cpu_error_pct());
+    }
     if (e.done() && e.estimate.unknown.empty() && e.row->memory_gib() && *e.row->memory_gib() > 0)
       memory.add(100 * (e.estimate.memory_gib / *e.row->memory_gib() - 1));
   }
