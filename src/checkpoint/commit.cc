@@ -120,7 +120,6 @@ Result<Catalogue> Catalogue::open(const Directory& root, const std::string& sess
     if (error.advice.empty()) error.advice = "try again; if it stays so, move that directory away";
     return tl::unexpected(std::move(error));
   };
-  std::vector<std::string> unfinished;
   for (const std::string& name : *names) {
     if (!is_directory_name(name)) continue;
     const auto dir = root.inside(name, false);
@@ -135,7 +134,9 @@ Result<Catalogue> Catalogue::open(const Directory& root, const std::string& sess
       const bool stays = std::any_of(files->begin(), files->end(), [](const std::string& file) {
         return file == manifest_name || file == std::string(manifest_name) + ".withdrawn";
       });
-      if (!stays && name.find(ours) == std::string::npos) unfinished.push_back(name);
+      // At once, not when all are seen: who is killed again and again must still get on. A rank of a dead run may still
+      // write there: then the next start does it.
+      if (!stays && name.find(ours) == std::string::npos) (void)remove_checkpoint(root, name);
       continue;
     }
     const auto text = dir->read(manifest_name, max_manifest_bytes);
@@ -143,9 +144,6 @@ Result<Catalogue> Catalogue::open(const Directory& root, const std::string& sess
     if (!text) continue;  // no file: not counted, not removed: loading says what is wrong with it
     const auto manifest = read_manifest(*text);
     if (manifest) c.by_serial_[manifest->serial] = {name, manifest->attempt.slot};
-  }
-  for (const std::string& name : unfinished) {
-    (void)remove_checkpoint(root, name);  // a rank of a dead run may still write there: then the next start does it
   }
   return c;
 }

@@ -28,8 +28,8 @@ void remove_attempt(const Directory& root, const Attempt& attempt);
 class Catalogue {
  public:
   // Removes what earlier sessions left unfinished. What is of `session` is not touched: its other ranks may have begun.
-  // Error, and nothing is removed or counted, if any of it cannot be looked at: a checkpoint that is not counted would
-  // be newer than those that follow, one that is not seen would be removed.
+  // Error if any of it cannot be looked at: a checkpoint that is not counted would be newer than those that follow, and
+  // what cannot be seen to have no manifest is not removed.
   static Result<Catalogue> open(const Directory& root, const std::string& session);
   // Writes the manifest: from its rename on the checkpoint exists.
   Status commit(const Directory& root, Manifest manifest);
