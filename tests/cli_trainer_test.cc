@@ -111,6 +111,25 @@ TEST(CliTrainer, AFullDiskStopsNothing) {
   EXPECT_NE(again.out.find("at iteration 10\n"), std::string::npos) << again.out;
 }
 
+// The rank can not even say that it has written nothing: it ends, and rank 0 sees that it did.
+TEST(CliTrainer, AFullDiskOfOneRankHoldsUpNobody) {
+  const Job job;
+  const Outcome o = train("--world 3 --steps 30 --quiet --fault storage@12:1 " + job.save + job.out, "timeout 120");
+  EXPECT_EQ(o.status, 0) << o.out << o.err;  // 124: it waited for peer_timeout_s
+  EXPECT_NE(o.out.find("rank 1 has ended and left no part of it"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("6 saves, "), std::string::npos) << o.out;
+  EXPECT_EQ(job.weights(), undisturbed(30));
+}
+
+TEST(CliTrainer, AFullDiskOfOneRankHoldsUpNoSaveThatIsWaitedFor) {
+  const Job job;
+  const Outcome o = train("--world 2 --steps 30 --quiet --wait-for-saves --timeout 8 --fault storage@22:1 " + job.save,
+                          "timeout 120");
+  EXPECT_EQ(o.status, 0) << o.out << o.err;
+  EXPECT_NE(o.out.find("rank 1 has not written"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("6 saves, 4 complete"), std::string::npos) << o.out;
+}
+
 TEST(CliTrainer, NotANumberIsNeverSaved) {
   const Job job;
   const std::string marks = "--fault-marks " + job.dir.path.string() + " --fault nan@12:1 ";
@@ -131,13 +150,47 @@ TEST(CliTrainer, ASlowRankChangesTheTimeOnly) {
 TEST(CliTrainer, PreemptedItSavesAndGoesOn) {
   const Job job;
   const std::string line = "--world 2 --steps 400 --save " + (job.dir / "c") + " --save-interval 1000 " + job.out;
-  const Outcome o = train(line + " --quiet", "timeout -s TERM --preserve-status 0.4");
+  const Outcome o = train(line + " --quiet --grace 60", "timeout -s TERM --preserve-status 0.4");
   if (o.out.find("after receiving SIGTERM") != std::string::npos) {  // else it was done before
     EXPECT_EQ(o.status, 0) << o.err;
     EXPECT_NE(o.out.find("1 complete"), std::string::npos) << o.out;
   }
   EXPECT_EQ(train(line + " --quiet").status, 0);
   EXPECT_EQ(job.weights(), undisturbed(400));
+}
+
+// Storage that takes a byte a second: the third save waits for a buffer, far longer than a scheduler does.
+TEST(CliTrainer, SignalsAreSeenWhileASaveWaits) {
+  for (const std::string signal : {"TERM", "INT"}) {
+    const Job job;
+    const std::string out = job.dir / "out";
+    const Outcome o = shell("\"$(dirname \"$orrery\")/orrery_trainer\"" + std::string(small) +
+                            "--quiet --world 2 --steps 4000 --grace 1 --write-bytes-per-second 1 " + job.save + "> " +
+                            out + " & pid=$!; until grep -q 'iteration      15' " + out +
+                            "; do kill -0 $pid || exit 9; sleep 0.05; done; kill -" + signal +
+                            " $pid; timeout 60 tail --pid=$pid -f /dev/null || { kill -9 $pid; exit 8; }; wait $pid");
+    EXPECT_EQ(o.status, 0) << o.err << read_file(out);
+    EXPECT_NE(read_file(out).find("after receiving SIG" + signal), std::string::npos) << read_file(out);
+  }
+}
+
+TEST(CliTrainer, GoesOnOnlyWithTheSettingsItHad) {
+  const Job job;
+  const auto run = [&](const std::string& changed) {
+    std::string line = " --layers 1 --width 16 --sequence 16 --quiet --world 2 " + job.save + changed;
+    for (const char* usual : {"--seed 5", "--heads 2", "--micro-batches 6", "--micro-batch 1", "--steps 10"}) {
+      const std::string option = std::string(usual).substr(0, std::string(usual).find(' ') + 1);
+      if (changed.find(option) == std::string::npos) line += std::string(" ") + usual;
+    }
+    return shell("\"$(dirname \"$orrery\")/orrery_trainer\"" + line);
+  };
+  EXPECT_EQ(run("").status, 0);
+  for (const char* other : {"--seed 6", "--heads 4", "--micro-batches 3", "--micro-batch 2"}) {
+    const Outcome o = run(other);
+    EXPECT_EQ(o.status, 1) << other;
+    EXPECT_NE(o.err.find("was trained with"), std::string::npos) << other << ": " << o.err;
+  }
+  EXPECT_EQ(run("--steps 12").status, 0);
 }
 
 TEST(CliTrainer, GoesBackOnPurposeAndLeavesBatchesOut) {
@@ -229,11 +282,52 @@ TEST(CliTrainer, ReadmeShowsWhatComesOut) {
 }
 
 TEST(CliTrainer, UnusableLinesAreRefused) {
-  for (const char* line : {"--fault bang@3", "--fault kill", "--fault kill@x", "--skip 3", "--heads 3",
-                           "--save-interval 3", "--rank 0", "--world 0", "--nonsense"}) {
+  for (const char* line : {"--fault bang@3",
+                           "--fault kill",
+                           "--fault kill@x",
+                           "--fault kill@100",
+                           "--fault kill@-1",
+                           "--fault kill@3:1",
+                           "--fault kill@3:-1",
+                           "--fault kill@3:0:5",
+                           "--fault slow@3",
+                           "--fault slow@3:0:-5",
+                           "--fault slow@3:0:nan",
+                           "--fault storage@3",
+                           "--fault corrupt@3",
+                           "--fault-marks /nowhere/at/all",
+                           "--heartbeat /nowhere/at/all",
+                           "--weights-out /nowhere/at/all/w",
+                           "--weights-out /",
+                           "--skip 3",
+                           "--skip 9:5",
+                           "--skip -3:5",
+                           "--skip 200:300",
+                           "--heads 3",
+                           "--save-interval 3",
+                           "--save c --save-interval -3",
+                           "--save c --snapshot-interval -3",
+                           "--save c --save-seconds nan",
+                           "--save c --save-seconds -1",
+                           "--save c --keep -1",
+                           "--save c --write-bytes-per-second -1",
+                           "--forget-later --save c",
+                           "--steps -1",
+                           "--seed -1",
+                           "--learning-rate nan",
+                           "--learning-rate inf",
+                           "--learning-rate -1",
+                           "--timeout 0",
+                           "--timeout nan",
+                           "--grace -1",
+                           "--rank 0",
+                           "--rank -1",
+                           "--addresses 127.0.0.1:4000",
+                           "--world 0",
+                           "--nonsense"}) {
     const Outcome o = train(line);
-    EXPECT_EQ(o.status, 2) << line;
-    EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+    EXPECT_EQ(o.status, 2) << line << ": " << o.out;
+    EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << line << ": " << o.err;
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include "data.h"
@@ -87,6 +88,32 @@ TEST(TrainerParts, RingsOfEverySize) {
       ASSERT_EQ(text, std::string(3000, 'a'));
     });
   }
+}
+
+TEST(TrainerParts, ASilentPeerIsSaidToHaveBeenSoForAsLongAsItWas) {
+  std::vector<Address> addresses(2);
+  std::vector<int> listening;
+  for (Address& a : addresses) listening.push_back(listen_at(a));
+  std::promise<void> over;
+  std::thread silent([&] {
+    Ring ring(1, listening[1], addresses, 20);
+    over.get_future().wait();
+  });
+  std::string said;
+  {
+    Ring ring(0, listening[0], addresses, 0.25);
+    std::vector<std::int64_t> values(2);
+    try {
+      ring.all_reduce(values);
+    } catch (const CommunicationError& e) {
+      said = e.what();
+    }
+  }
+  over.set_value();
+  silent.join();
+  const std::size_t at = said.find("ran for ");
+  ASSERT_NE(at, std::string::npos) << said;
+  EXPECT_GE(std::stoi(said.substr(at + 8)), 250) << said;
 }
 
 TEST(TrainerParts, AStrangerIsTurnedAway) {

@@ -14,7 +14,7 @@ namespace trainer {
 namespace {
 
 volatile sig_atomic_t asked_to_stop = 0;  // a handler can reach nothing else
-void on_signal(int) { asked_to_stop = 1; }
+void on_signal(int signal) { asked_to_stop = signal; }
 
 }  // namespace
 
@@ -51,7 +51,7 @@ int run_all(const Settings& settings) {
     const pid_t child = ::waitpid(-1, &status, 0);
     if (child < 0 && errno == EINTR && asked_to_stop != 0 && !passed_on) {
       passed_on = true;
-      for (const auto& [pid, rank] : running) ::kill(pid, SIGTERM);
+      for (const auto& [pid, rank] : running) ::kill(pid, asked_to_stop);
     } else if (child < 0 && errno == EINTR && killing) {
       for (const auto& [pid, rank] : running) ::kill(pid, SIGKILL);
     }

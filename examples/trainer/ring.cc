@@ -119,15 +119,18 @@ void Ring::exchange(const char* operation, const void* out, std::size_t out_byte
   const int to = (rank_ + 1) % world_, from = (rank_ + world_ - 1) % world_;
   while (out_bytes > 0 || in_bytes > 0) {
     pollfd p[2] = {{in_bytes > 0 ? previous_ : -1, POLLIN, 0}, {out_bytes > 0 ? next_ : -1, POLLOUT, 0}};
-    const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+    const auto passed = [&] {
+      return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+    };
     const auto limit = static_cast<std::int64_t>(timeout_s_ * 1e3);
-    const int ready = passed >= limit ? 0 : ::poll(p, 2, static_cast<int>(limit - passed));
+    const auto left = limit - passed();
+    const int ready = left <= 0 ? 0 : ::poll(p, 2, static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;
     if (ready == 0) {  // as torch's watchdog says it
       fail(
           fmt::format("[Rank {}] Watchdog caught collective operation timeout: Work(SeqNum={}, OpType={}, "
                       "Timeout(ms)={}) ran for {} milliseconds before timing out.",
-                      rank_, operations_, operation, limit, passed));
+                      rank_, operations_, operation, limit, passed()));
     }
     if (p[0].revents != 0) {
       const ssize_t n = ::recv(previous_, receive_at, in_bytes, 0);

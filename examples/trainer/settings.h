@@ -27,6 +27,7 @@ struct Settings {
   int world = 1, rank = -1;        // rank -1: this process starts all ranks
   std::vector<Address> addresses;  // one a rank, when they are started one by one
   double timeout_s = 60;           // of communication
+  double grace_s = 5;              // after SIGTERM or SIGINT: how long the last checkpoint may take
 
   std::string save;  // directory; "" = no checkpoints
   std::int64_t save_interval = 0, snapshot_interval = 0;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -33,8 +34,19 @@ namespace {
 using namespace orrery;
 using Clock = std::chrono::steady_clock;
 
-volatile sig_atomic_t terminated = 0;  // a handler can reach nothing else
-void on_terminate(int) { terminated = 1; }
+// A handler can reach nothing else.
+volatile sig_atomic_t stop_signal = 0;
+std::atomic<ckpt::Writer*> open_writer{nullptr};
+std::atomic<double> grace_s{0};
+static_assert(std::atomic<ckpt::Writer*>::is_always_lock_free && std::atomic<double>::is_always_lock_free);
+
+// A save that waits for slow storage must not outlast what the scheduler grants before SIGKILL.
+void on_stop(int signal) {
+  if (stop_signal != 0) return;
+  stop_signal = signal;
+  if (ckpt::Writer* w = open_writer) w->hurry(grace_s);
+}
+constexpr std::int64_t interrupted = std::int64_t{1} << 32;  // a rank's wish to stop after SIGINT; 1 after SIGTERM
 
 constexpr double fixed_point = 1099511627776.0;  // 2^40: gradients below 2^23 in steps of 2^-40
 constexpr float too_large = 1048576.0f;          // 2^20: no gradient of a healthy model, and no room for the sum
@@ -70,7 +82,8 @@ class Heartbeat {
 
 struct Step {
   double loss = 0, gradient_norm = 0;
-  bool finite = true, stop = false, save = false;
+  bool finite = true, save = false;
+  const char* stop = nullptr;  // the signal that some rank was sent
 };
 
 class Trainer {
@@ -90,6 +103,10 @@ class Trainer {
     square_.resize(end_ - begin_);
   }
 
+  ~Trainer() { open_writer = nullptr; }
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
   int run();
   // After an error: what is written stays, but a dead peer's part is not waited for.
   void give_up() {
@@ -103,6 +120,7 @@ class Trainer {
     std::fflush(stdout);
   }
   void open_checkpoints();
+  ckpt::Metadata fixed_settings() const;
   bool resume();
   Step step(std::int64_t number);
   void update(std::int64_t number, std::span<const double> gradient);
@@ -138,12 +156,24 @@ void Trainer::open_checkpoints() {
   o.keep_full = o.keep_snapshot = s_.keep;
   o.write_bytes_per_second = s_.write_bytes_per_second;
   o.buffer_bytes = model_.size() * 12 / static_cast<std::size_t>(s_.world) + (1 << 20);
+  if (s_.wait_for_saves) o.peer_timeout_s = s_.timeout_s / 2;  // the others wait in the next collective meanwhile
   o.fault = [this](std::string_view operation, const std::string&) {
     return faults_.storage_full() && operation == "write" ? ENOSPC : 0;
   };
   auto writer = ckpt::Writer::open(o);
   if (!writer) throw std::runtime_error(writer.error().line());
   writer_ = std::move(*writer);
+  grace_s = s_.grace_s;
+  open_writer = &*writer_;
+  if (stop_signal != 0) writer_->hurry(s_.grace_s);
+}
+
+// What must be as it was for the weights to be those of an undisturbed run; shapes are compared with the tensors.
+ckpt::Metadata Trainer::fixed_settings() const {
+  return {{"seed", std::to_string(s_.seed)},
+          {"heads", std::to_string(s_.shape.heads)},
+          {"micro_batches", std::to_string(s_.micro_batches)},
+          {"micro_batch", std::to_string(s_.micro_batch)}};
 }
 
 // Rank 0 chooses; all load the same.
@@ -170,6 +200,12 @@ bool Trainer::resume() {
   print(fmt::format(" loading checkpoint from {} ({})", s_.save, id));
   const auto c = ckpt::Checkpoint::open(s_.save, id);
   if (!c) throw std::runtime_error(c.error().line());
+  for (const auto& [key, value] : fixed_settings()) {
+    const auto was = c->metadata().find(key);
+    if (was != c->metadata().end() && was->second != value) {
+      throw std::runtime_error(fmt::format("{}: was trained with {} {}, not {}", id, key, was->second, value));
+    }
+  }
   const auto good = [](const Status& ok) {
     if (!ok) throw std::runtime_error(ok.error().line());
   };
@@ -211,14 +247,14 @@ Step Trainer::step(std::int64_t number) {
   if (faults_.delay_ms() > 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(static_cast<std::int64_t>(faults_.delay_ms() * 1e3)));
   }
-  extra[2] = terminated != 0 ? 1 : 0;
+  extra[2] = stop_signal == 0 ? 0 : stop_signal == SIGINT ? interrupted : 1;
   extra[3] = rank_ == 0 && s_.save_seconds > 0 && ms_since(last_save_) >= s_.save_seconds * 1e3 ? 1 : 0;
   heartbeat_.beat(number, "all_reduce");
   ring_.all_reduce(sums_);
   Step out;
   out.loss = static_cast<double>(extra[0]) / fixed_point;
   out.finite = extra[1] == 0;
-  out.stop = extra[2] > 0;
+  if (extra[2] > 0) out.stop = extra[2] >= interrupted ? "SIGINT" : "SIGTERM";
   out.save = extra[3] > 0;
   if (skipped) {
     ++skipped_iterations_;
@@ -273,12 +309,14 @@ void Trainer::save(std::int64_t done, ckpt::Slot slot) {
   tensors.push_back({"adam.mean", ckpt::DType::f32, {n}, mean_.data(), ckpt::Place::host, 0, b, whole});
   tensors.push_back({"adam.square", ckpt::DType::f32, {n}, square_.data(), ckpt::Place::host, 0, b, whole});
   const auto samples = static_cast<std::uint64_t>(done) * s_.micro_batches * s_.micro_batch;
-  const auto saved = writer_->save(done, slot, tensors, {{"consumed_samples", std::to_string(samples)}});
+  ckpt::Metadata metadata = fixed_settings();
+  metadata["consumed_samples"] = std::to_string(samples);
+  const auto saved = writer_->save(done, slot, tensors, metadata);
   if (!saved) throw std::runtime_error(saved.error().line());
   if (*saved == ckpt::Outcome::skipped) print("WARNING: checkpoint skipped: the storage is slow");
   last_save_ = Clock::now();
   if (!s_.wait_for_saves) return;
-  if (const auto ok = writer_->wait(600); !ok) print("WARNING: " + ok.error().line());
+  if (const auto ok = writer_->wait(0.8 * s_.timeout_s); !ok) print("WARNING: " + ok.error().line());
 }
 
 void Trainer::finish() {
@@ -317,8 +355,8 @@ int Trainer::run() {
   if (!resume()) print(fmt::format(" no checkpoint to go on from: starting from random, {} parameters", model_.size()));
   last_save_ = Clock::now();
   std::vector<double> times;
-  bool stopped = false;
-  while (done_ < s_.steps && !stopped) {
+  const char* stopped = nullptr;
+  while (done_ < s_.steps && stopped == nullptr) {
     const auto start = Clock::now();
     heartbeat_.beat(done_, "compute");
     faults_.strike(done_);
@@ -326,7 +364,7 @@ int Trainer::run() {
     ++done_;
     stopped = result.stop;
     const auto every = [&](std::int64_t interval) { return interval > 0 && done_ % interval == 0; };
-    const bool last = done_ == s_.steps || stopped;
+    const bool last = done_ == s_.steps || stopped != nullptr;
     // What is not a number is not worth keeping, and would push out what is.
     if (writer_ && std::isfinite(weights_[0])) {
       if (every(s_.save_interval) || result.save || last) {
@@ -351,7 +389,7 @@ int Trainer::run() {
   }
   heartbeat_.beat(done_, "end");
   finish();
-  if (stopped) print(fmt::format("exiting program after receiving SIGTERM at iteration {}", done_));
+  if (stopped != nullptr) print(fmt::format("exiting program after receiving {} at iteration {}", stopped, done_));
   return 0;
 }
 
@@ -359,10 +397,10 @@ int Trainer::run() {
 
 int run_rank(const Settings& settings, int rank, int listening, const std::vector<Address>& addresses) {
   struct sigaction action {};
-  action.sa_handler = on_terminate;
+  action.sa_handler = on_stop;
   action.sa_flags = SA_RESTART;
   ::sigaction(SIGTERM, &action, nullptr);
-  ::signal(SIGINT, SIG_DFL);
+  ::sigaction(SIGINT, &action, nullptr);
   const auto say = [rank](const std::exception& e) {
     const bool peer = dynamic_cast<const CommunicationError*>(&e) != nullptr;
     std::fprintf(stderr, "[rank%d]: %s: %s\n", rank, peer ? "DistBackendError" : "RuntimeError", e.what());

@@ -66,24 +66,25 @@ struct TensorView {
 using Metadata = std::map<std::string, std::string>;
 
 // Called before each operation on the storage; what it returns (an errno, 0 for none) is what the operation gives.
-// `operation` is open, allocate, write, sync, read, rename, mkdir, unlink, sync_dir. For tests and drills.
+// `operation` is open, stat, list, allocate, write, sync, read, rename, mkdir, unlink, sync_dir. For tests and drills.
 using StorageFault = std::function<int(std::string_view operation, const std::string& path)>;
 
+// All times are seconds from 0 to 1e9.
 struct Options {
-  std::string directory;  // made if absent; its parent must exist
-  int rank = 0, world = 1;
+  std::string directory;    // made if absent; its parent must exist
+  int rank = 0, world = 1;  // world: at most a million
   // The same text in all ranks of a run, another one in every run (restart). Empty: made up for one rank; for more,
   // Slurm's job, step and restart number, without which open() fails.
   std::string session;
   unsigned keep_full = 2, keep_snapshot = 2;  // newest complete ones; 0 = all
   WhenBusy when_busy = WhenBusy::wait;
   double wait_timeout_s = 600;
-  unsigned buffers = 2;                      // copies of the state in host memory
+  unsigned buffers = 2;                      // copies of the state in host memory: 1 to 64
   std::uint64_t buffer_bytes = 0;            // of each, made ready in open(); 0: at the first save, which is then slow
   bool pin = true;                           // page-lock buffers where CUDA's runtime is found
   std::string cuda_runtime;                  // the library; "" = the usual names
   bool read_back = true;                     // verify by reading what was written, past the page cache where possible
-  double peer_timeout_s = 600;               // rank 0: how long it waits for other ranks' parts of one checkpoint
+  double peer_timeout_s = 600;               // rank 0: how long it waits for the part of a rank that still runs
   double close_timeout_s = 600;              // how long close() waits for storage before it lets go
   std::uint64_t write_bytes_per_second = 0;  // 0 = as fast as it goes
   bool lock = true;  // off only where the file system has no locks and a launcher keeps writers apart
@@ -92,7 +93,7 @@ struct Options {
 
 enum class Outcome : std::uint8_t { accepted, skipped };
 
-// Counts since open(). "saves" = accepted + skipped; accepted end as written or failed or dropped.
+// Counts since open(). "saves" = accepted + skipped + refused; accepted end as written or failed or dropped.
 struct Stats {
   std::uint64_t saves = 0, accepted = 0, skipped = 0, dropped = 0;
   std::uint64_t written = 0;    // this rank's shard durable and verified
@@ -109,7 +110,8 @@ struct Stats {
       0;                             // age of the oldest accepted one that is not written: stuck storage shows here
   std::int64_t committed_step = -1;  // rank 0: newest
   bool pinned = false;
-  std::string last_error;  // "" = none yet
+  std::uint64_t refused = 0;  // save() returned an error
+  std::string last_error;     // "" = none yet
 };
 
 class Writer {
@@ -120,8 +122,19 @@ class Writer {
   ~Writer();  // close()
 
   // Copies the tensors and returns; they may change at once. All ranks call save() in the same order. Not from two
-  // threads at once. `metadata` of rank 0 is kept with the checkpoint. Error: unusable arguments, or no memory.
+  // threads at once. `metadata` of rank 0 is kept with the checkpoint. Names and metadata are UTF-8 without zero bytes.
+  // Error: unusable arguments, or no memory. It counts as this rank's turn all the same: rank 0 is told why, gives that
+  // checkpoint up, and the next save() of all ranks works. So do not try again on one rank alone.
   Result<Outcome> save(std::int64_t step, Slot slot, std::span<const TensorView> tensors, const Metadata& metadata);
+
+  // This rank's turn without a part, for a caller that found its own reason before save(). Returns that reason as
+  // error.
+  Status refuse(std::int64_t step, Slot slot, const std::string& why);
+
+  // The process is about to be ended: from now on save() does not wait for a buffer, and wait() and close() return
+  // after `within_s` at the latest; also those that are under way, which see it within a tenth of a second. May be
+  // called from a signal handler or another thread.
+  void hurry(double within_s) noexcept;
 
   // Until all that was accepted is written and, on rank 0, committed. Error: any of it failed since the last wait(),
   // or it took longer than `timeout_s`.
@@ -134,6 +147,7 @@ class Writer {
 
  private:
   struct Impl;
+  Status usable() const;
   explicit Writer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
@@ -152,22 +166,26 @@ struct Listed {
   Slot slot = Slot::full;
   std::uint64_t serial = 0;  // grows with every commit: the newest has the highest, whatever its step
   int world = 0;
-  std::string problem;  // why it can't be read; "" = its manifest is good
+  std::string problem;       // why it can't be read; "" = its manifest is good
+  bool unreachable = false;  // the problem is not in it: it could not be looked at, and may be the newest
 };
 
 // Checkpoints with a manifest, the newest first, those with a problem last. An absent directory is an empty list.
 Result<std::vector<Listed>> list(const std::string& directory);
 
 // Withdraws every checkpoint committed after `id`: for a job that goes back on purpose, so that a later restart does
-// not take what it left. Their manifests are renamed to manifest.json.withdrawn. Returns how many.
+// not take what it left. Their manifests are renamed to manifest.json.withdrawn. Returns how many. Error, and none is
+// withdrawn, if one cannot be looked at.
 Result<std::size_t> withdraw_after(const std::string& directory, const std::string& id);
 
 class Checkpoint {
  public:
   static Result<Checkpoint> open(const std::string& directory, const std::string& id);
   // The newest of which every byte of every shard is as it was written; those that are not are in rejected(). None: no
-  // checkpoint was ever completed there. Error: there are some and none is good, which is no reason to begin anew.
-  // One rank asks and tells the others the id: two that ask may find different ones while a third saves.
+  // checkpoint was ever completed there, as far as that can be seen: where a file system is not mounted, its empty
+  // mount point says the same. Error: there are some and none is good, or some cannot be looked at (no permission,
+  // storage that does not answer), which is no reason to begin anew. One rank asks and tells the others the id: two
+  // that ask may find different ones while a third saves.
   static Result<std::optional<Checkpoint>> newest_good(const std::string& directory, bool full = true,
                                                        bool snapshots = true);
   Checkpoint(Checkpoint&&) noexcept;

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -15,9 +17,41 @@ bool same(const Attempt& a, const Attempt& b) {
          a.sequence == b.sequence;
 }
 
+// Directories of the same turn of the same session under another step or slot.
+std::vector<std::string> strays_of(const Directory& root, const Attempt& attempt) {
+  const std::string ours = directory_name(attempt);
+  const std::string ending = turn_part(attempt);
+  std::vector<std::string> strays;
+  const auto names = root.names();
+  if (!names) return strays;  // told when its time is over
+  for (const std::string& name : *names) {
+    if (name != ours && is_directory_name(name) && name.ends_with(ending)) strays.push_back(name);
+  }
+  return strays;
+}
+
+// What the rank said under another step or slot than rank 0: why there is no part of it.
+std::string said_elsewhere(const Directory& root, const Attempt& attempt, int rank,
+                           const std::vector<std::string>& strays) {
+  for (const std::string& name : strays) {
+    const auto dir = root.inside(name, false);
+    if (!dir) continue;
+    const auto text = dir->read(receipt_name(rank), max_manifest_bytes);
+    if (!text) continue;
+    const auto receipt = read_receipt(*text);
+    if (!receipt) continue;
+    if (!receipt->gave_up.empty()) return fmt::format("rank {}: {}", rank, receipt->gave_up);
+    const Attempt& other = receipt->attempt;
+    const auto slot = [](const Attempt& a) { return a.slot == Slot::full ? "full" : "snapshot"; };
+    return fmt::format("rank {} saved step {} ({}) where rank 0 saved step {} ({}), each as its save number {}", rank,
+                       other.step, slot(other), attempt.step, slot(attempt), attempt.sequence);
+  }
+  return {};
+}
+
 }  // namespace
 
-Gathered gather(const Directory& root, const Attempt& attempt) {
+Gathered gather(const Directory& root, const Attempt& attempt, bool elsewhere) {
   Gathered g;
   g.manifest.attempt = attempt;
   const auto give_up = [&](std::string why) {
@@ -25,16 +59,26 @@ Gathered gather(const Directory& root, const Attempt& attempt) {
     g.why = std::move(why);
     return g;
   };
+  const std::vector<std::string> strays = elsewhere ? strays_of(root, attempt) : std::vector<std::string>();
   const auto dir = root.inside(directory_name(attempt), false);
-  if (!dir) {
-    g.why = "no rank has begun";
+  if (!dir && strays.empty()) {
+    g.missing = 0;
+    g.why = says_absent(dir.error().code) ? "no rank has begun" : dir.error().line();
     return g;
   }
+  std::string why;                                    // of the first rank that has no part
   for (int rank = 0; rank < attempt.world; ++rank) {  // cheap looks first: this is asked again and again
-    if (dir->exists(receipt_name(rank))) continue;
-    g.why = fmt::format("rank {} has not written", rank);
-    return g;
+    const auto there = dir ? dir->exists(receipt_name(rank)) : Stored<bool>(false);
+    if (there && *there) continue;
+    std::string said = there ? said_elsewhere(root, attempt, rank, strays) : std::string();
+    if (said.empty()) {
+      g.missing = rank;
+      g.why = there ? fmt::format("rank {} has not written", rank) : there.error().line();
+      return g;
+    }
+    if (why.empty()) why = std::move(said);
   }
+  if (!why.empty()) return give_up(why);
   for (int rank = 0; rank < attempt.world; ++rank) {
     const auto text = dir->read(receipt_name(rank), max_manifest_bytes);
     if (!text) return give_up(text.error().line());
@@ -55,23 +99,49 @@ Gathered gather(const Directory& root, const Attempt& attempt) {
   return g;
 }
 
+void remove_attempt(const Directory& root, const Attempt& attempt) {
+  std::vector<std::string> names = strays_of(root, attempt);
+  names.push_back(directory_name(attempt));
+  for (const std::string& name : names) {
+    const auto dir = root.inside(name, false);
+    if (!dir) continue;
+    const auto complete = dir->exists(manifest_name);
+    if (complete && !*complete) (void)remove_checkpoint(root, name);  // else the next session's start does
+  }
+}
+
 Result<Catalogue> Catalogue::open(const Directory& root, const std::string& session) {
   Catalogue c;
   const auto names = root.names();
   if (!names) return tl::unexpected(names.error());
   const std::string ours = "-" + session_part(session) + "-";
+  const auto unseen = [](Error error) {
+    error.what = "cannot be looked at, and may be the newest checkpoint: " + error.what;
+    if (error.advice.empty()) error.advice = "try again; if it stays so, move that directory away";
+    return tl::unexpected(std::move(error));
+  };
   for (const std::string& name : *names) {
     if (!is_directory_name(name)) continue;
     const auto dir = root.inside(name, false);
-    if (!dir) continue;  // not ours
-    if (!dir->exists(manifest_name)) {
+    if (!dir && says_absent(dir.error().code)) continue;  // not ours
+    if (!dir) return unseen(dir.error());
+    const auto complete = dir->exists(manifest_name);
+    if (!complete) return unseen(complete.error());
+    if (!*complete) {
+      const auto files = dir->names();
+      if (!files) return unseen(files.error());
       // One that was withdrawn stays: a person may want to look at it.
-      if (name.find(ours) != std::string::npos || dir->exists("manifest.json.withdrawn")) continue;
-      (void)remove_checkpoint(root, name);  // a rank of a dead run may still write there: then the next start does it
+      const bool stays = std::any_of(files->begin(), files->end(), [](const std::string& file) {
+        return file == manifest_name || file == std::string(manifest_name) + ".withdrawn";
+      });
+      // At once, not when all are seen: who is killed again and again must still get on. A rank of a dead run may still
+      // write there: then the next start does it.
+      if (!stays && name.find(ours) == std::string::npos) (void)remove_checkpoint(root, name);
       continue;
     }
     const auto text = dir->read(manifest_name, max_manifest_bytes);
-    if (!text) continue;  // not counted, not removed: loading says what is wrong with it
+    if (!text && text.error().code != 0 && !says_absent(text.error().code)) return unseen(text.error());
+    if (!text) continue;  // no file: not counted, not removed: loading says what is wrong with it
     const auto manifest = read_manifest(*text);
     if (manifest) c.by_serial_[manifest->serial] = {name, manifest->attempt.slot};
   }
@@ -105,10 +175,13 @@ Status Catalogue::commit(const Directory& root, Manifest manifest) {
 Result<unsigned> Catalogue::keep_newest(const Directory& root, Slot slot, unsigned keep) {
   if (keep == 0) return 0u;
   // Some may have been withdrawn or taken away since: they must not push out what is there.
-  std::erase_if(by_serial_, [&](const auto& entry) {
-    const auto dir = root.inside(entry.second.id, false);
-    return !dir || !dir->exists(manifest_name);
-  });
+  for (auto at = by_serial_.begin(); at != by_serial_.end();) {
+    const auto dir = root.inside(at->second.id, false);
+    if (!dir && !says_absent(dir.error().code)) return tl::unexpected(dir.error());
+    const auto there = dir ? dir->exists(manifest_name) : Stored<bool>(false);
+    if (!there) return tl::unexpected(there.error());
+    at = *there ? std::next(at) : by_serial_.erase(at);
+  }
   std::vector<std::uint64_t> serials;
   for (const auto& [serial, entry] : by_serial_) {
     if (entry.slot == slot) serials.push_back(serial);

@@ -14,16 +14,22 @@ namespace orrery::ckpt {
 struct Gathered {
   enum class State { waiting, ready, given_up } state = State::waiting;
   std::string why;    // waiting: for whom; given up: which rank and why
+  int missing = -1;   // waiting: the first rank of which there is nothing
   Manifest manifest;  // ready; its serial is not set
 };
 
-// Looks once at the receipts of one attempt.
-Gathered gather(const Directory& root, const Attempt& attempt);
+// Looks once at the receipts of one attempt. `elsewhere`: also for ranks that saved another step or slot at this turn.
+Gathered gather(const Directory& root, const Attempt& attempt, bool elsewhere);
+
+// Removes what the ranks left of an attempt that will not be completed, wherever they wrote it.
+void remove_attempt(const Directory& root, const Attempt& attempt);
 
 // The checkpoints there are, and the next serial. Opened once the lock is held.
 class Catalogue {
  public:
   // Removes what earlier sessions left unfinished. What is of `session` is not touched: its other ranks may have begun.
+  // Error if any of it cannot be looked at: a checkpoint that is not counted would be newer than those that follow, and
+  // what cannot be seen to have no manifest is not removed.
   static Result<Catalogue> open(const Directory& root, const std::string& session);
   // Writes the manifest: from its rename on the checkpoint exists.
   Status commit(const Directory& root, Manifest manifest);

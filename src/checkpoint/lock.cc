@@ -25,12 +25,17 @@ Taken& taken() {
   return t;
 }
 
+std::string lock_path(const std::string& directory, int rank) {
+  return fmt::format("{}/rank-{:05}.lock", directory, rank);
+}
+
 std::string reason() { return std::error_code(errno, std::generic_category()).message(); }
 
 }  // namespace
 
 struct RankLock::Held {
   int fd = -1;
+  std::string path;
   std::pair<dev_t, ino_t> file;
   ~Held() {
     const std::scoped_lock guard(taken().mutex);
@@ -40,7 +45,7 @@ struct RankLock::Held {
 };
 
 Result<RankLock> RankLock::take(const std::string& directory, int rank, const std::string& session) {
-  const std::string path = fmt::format("{}/rank-{:05}.lock", directory, rank);
+  const std::string path = lock_path(directory, rank);
   const std::scoped_lock guard(taken().mutex);
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && taken().files.contains({info.st_dev, info.st_ino})) {
@@ -82,9 +87,42 @@ Result<RankLock> RankLock::take(const std::string& directory, int rank, const st
   }
   auto held = std::make_shared<Held>();
   held->fd = fd;
+  held->path = path;
   held->file = {info.st_dev, info.st_ino};
   taken().files.insert(held->file);
   return RankLock(std::move(held));
+}
+
+Status RankLock::still_excludes() const {
+  if (!held_) return {};
+  struct stat info {};
+  const bool there = ::stat(held_->path.c_str(), &info) == 0;
+  if (!there && errno != ENOENT) {
+    return fail("cannot tell whether its lock is still there: " + reason(), held_->path);
+  }
+  if (there && held_->file == std::pair{info.st_dev, info.st_ino}) return {};
+  return fail("its lock was taken away, so another writer may be at work there; nothing is committed", held_->path,
+              "see that one job alone writes there, and start it anew");
+}
+
+bool has_ended(const std::string& directory, int rank, const std::string& session) {
+  const std::string path = lock_path(directory, rank);
+  // To close a file that this process has locked would drop the lock.
+  const std::scoped_lock guard(taken().mutex);
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0 || taken().files.contains({info.st_dev, info.st_ino})) return false;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return false;
+  std::string text(session.size() + 1, '\0');
+  const ssize_t n = ::pread(fd, text.data(), text.size(), 0);
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  // First the session: it is written once the lock is held.
+  const bool ended = n >= 0 && std::string_view(text).substr(0, static_cast<std::size_t>(n)) == session &&
+                     ::fcntl(fd, F_GETLK, &whole) == 0 && whole.l_type == F_UNLCK;
+  ::close(fd);
+  return ended;
 }
 
 }  // namespace orrery::ckpt

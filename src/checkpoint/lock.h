@@ -15,10 +15,18 @@ class RankLock {
   RankLock& operator=(RankLock&&) noexcept = default;
   RankLock() = default;  // holds nothing
 
+  // Error: the file that is locked is not the one of that name any more, so nothing keeps another writer out. Good for
+  // one that holds nothing.
+  Status still_excludes() const;
+
  private:
   struct Held;
   explicit RankLock(std::shared_ptr<Held> held) : held_(std::move(held)) {}
   std::shared_ptr<Held> held_;
 };
+
+// True: that rank's writer was of this session and has ended, whether it was closed or died. False: it has not, or that
+// cannot be told.
+bool has_ended(const std::string& directory, int rank, const std::string& session);
 
 }  // namespace orrery::ckpt

@@ -119,7 +119,6 @@ class Fields {
 };
 
 constexpr std::uint64_t most = INT64_MAX;
-constexpr int max_world = 1'000'000;
 
 Result<Attempt> attempt_of(const json& j) {
   Fields f(j);
@@ -261,11 +260,27 @@ std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t so_far) 
   return ~crc;
 }
 
+// The writer of JSON checks every text it is given; there is no other decoder here.
+bool is_utf8(std::string_view text) {
+  if (std::none_of(text.begin(), text.end(), [](char c) { return (c & 0x80) != 0; })) return true;
+  try {
+    (void)json(std::string(text)).dump();
+    return true;
+  } catch (const json::exception&) {
+    return false;
+  }
+}
+std::string printable(std::string_view text) {
+  if (is_utf8(text)) return std::string(text);
+  return json::parse(json(std::string(text)).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+}
+
 std::string directory_name(const Attempt& a) {
-  return fmt::format("step-{:012}-{}-{}-{:06}", a.step, a.slot == Slot::full ? "full" : "snapshot",
-                     session_part(a.session), a.sequence);
+  return fmt::format("step-{:012}-{}{}", a.step, a.slot == Slot::full ? "full" : "snapshot", turn_part(a));
 }
 std::string session_part(const std::string& session) { return fmt::format("{:016x}", fnv1a(session)); }
+
+std::string turn_part(const Attempt& a) { return fmt::format("-{}-{:06}", session_part(a.session), a.sequence); }
 
 bool is_directory_name(std::string_view name) {
   std::vector<std::string_view> parts;  // step, digits, slot, session, digits: nobody else names a directory so

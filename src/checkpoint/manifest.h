@@ -53,10 +53,15 @@ struct Manifest {
 
 std::string directory_name(const Attempt& attempt);    // "step-000000000100-full-89abcdef01234567-000003"
 std::string session_part(const std::string& session);  // of that name: "89abcdef01234567"
+std::string turn_part(const Attempt& attempt);         // its end: "-89abcdef01234567-000003"
 bool is_directory_name(std::string_view name);
 std::string shard_name(int rank);    // "rank-00003.safetensors"
 std::string receipt_name(int rank);  // "rank-00003.receipt.json"
 inline constexpr const char* manifest_name = "manifest.json";
+
+constexpr int max_world = 1'000'000;
+bool is_utf8(std::string_view text);
+std::string printable(std::string_view text);  // bytes that are not UTF-8 replaced, for a message
 
 std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t so_far = 0);
 

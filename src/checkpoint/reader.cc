@@ -17,12 +17,24 @@ namespace {
 constexpr std::uint64_t max_manifest_bytes = std::uint64_t{1} << 30;
 constexpr const char* withdrawn_name = "manifest.json.withdrawn";
 
-Result<Manifest> manifest_in(const Directory& dir) {
+Stored<Manifest> manifest_in(const Directory& dir) {
   const auto text = dir.read(manifest_name, max_manifest_bytes);
   if (!text) return tl::unexpected(text.error());
   auto m = read_manifest(*text);
-  if (!m) return fail(m.error().what, dir.path() + "/" + manifest_name);
-  return m;
+  if (m) return std::move(*m);
+  StorageError altered;
+  altered.what = m.error().what;
+  altered.where = dir.path() + "/" + manifest_name;
+  return tl::unexpected(std::move(altered));
+}
+
+// The system's answer says nothing about what is there: no permission, no descriptors, storage that does not answer.
+bool unreachable(const StorageError& e) { return e.code != 0 && !says_absent(e.code); }
+
+Status named(const std::string& directory) {
+  if (directory.empty()) return fail("no directory for checkpoints");
+  if (directory.find('\0') != std::string::npos) return fail("a directory's name has a zero byte in it");
+  return {};
 }
 
 // A box of a row-major tensor.
@@ -75,6 +87,9 @@ struct Checkpoint::Impl {
   std::map<std::string, std::vector<Piece>, std::less<>> pieces;
   std::vector<std::string> rejected;
 
+  static Stored<std::unique_ptr<Impl>> open(const std::string& directory, const std::string& id);
+  Stored<void> verify(int part, int parts) const;
+
   // The bytes of one tensor of one shard, checked.
   Status fetch(const Piece& p, char* out) const {
     const std::string name = shard_name(p.shard->rank);
@@ -82,7 +97,7 @@ struct Checkpoint::Impl {
     if (!fd) return tl::unexpected(fd.error());
     const std::uint64_t bytes = p.tensor->end - p.tensor->begin;
     const std::uint64_t at = p.shard->header_bytes + p.tensor->begin;
-    if (auto ok = dir.read_at(fd->get(), name, out, bytes, at); !ok) return ok;
+    if (auto ok = dir.read_at(fd->get(), name, out, bytes, at); !ok) return tl::unexpected(ok.error());
     if (crc32c(out, bytes) != p.tensor->crc32c) {
       return fail("tensor " + p.tensor->name + " was altered", dir.path() + "/" + name,
                   "go back to an older checkpoint");
@@ -111,31 +126,44 @@ const TensorInfo* Checkpoint::find(std::string_view name) const {
 }
 
 Result<std::vector<Listed>> list(const std::string& directory) {
-  struct stat info {};
-  if (::stat(directory.c_str(), &info) != 0 && errno == ENOENT) return std::vector<Listed>{};
+  if (auto ok = named(directory); !ok) return tl::unexpected(ok.error());
   const auto root = Directory::open(directory);
+  if (!root && root.error().code == ENOENT) return std::vector<Listed>{};
   if (!root) return tl::unexpected(root.error());
   const auto names = root->names();
   if (!names) return tl::unexpected(names.error());
   std::vector<Listed> all;
+  const auto trouble = [&](const std::string& name, const StorageError& e) {
+    Listed l;
+    l.id = name;
+    l.problem = e.line();
+    l.unreachable = unreachable(e);
+    all.push_back(std::move(l));
+  };
   for (const std::string& name : *names) {
     if (!is_directory_name(name)) continue;
     const auto dir = root->inside(name, false);
-    if (!dir || !dir->exists(manifest_name)) continue;
-    Listed l;
-    l.id = name;
-    if (const auto m = manifest_in(*dir); m) {
+    if (!dir && says_absent(dir.error().code)) continue;  // taken away just now, or not ours
+    if (!dir) {
+      trouble(name, dir.error());
+      continue;
+    }
+    const auto complete = dir->exists(manifest_name);
+    if (!complete) trouble(name, complete.error());
+    if (!complete || !*complete) continue;
+    const auto m = manifest_in(*dir);
+    if (m) {
+      Listed l;
+      l.id = name;
       l.step = m->attempt.step;
       l.slot = m->attempt.slot;
       l.serial = m->serial;
       l.world = m->attempt.world;
       if (name != directory_name(m->attempt)) l.problem = "its manifest is of another checkpoint";
-    } else if (!dir->exists(manifest_name)) {
-      continue;  // taken away just now
-    } else {
-      l.problem = m.error().line();
+      all.push_back(std::move(l));
+    } else if (m.error().code != ENOENT) {  // else taken away just now
+      trouble(name, m.error());
     }
-    all.push_back(std::move(l));
   }
   std::sort(all.begin(), all.end(), [](const Listed& a, const Listed& b) {
     if (a.problem.empty() != b.problem.empty()) return a.problem.empty();
@@ -148,9 +176,13 @@ Result<std::vector<Listed>> list(const std::string& directory) {
 Result<std::size_t> withdraw_after(const std::string& directory, const std::string& id) {
   const auto all = list(directory);
   if (!all) return tl::unexpected(all.error());
+  for (const Listed& l : *all) {
+    if (l.unreachable)
+      return fail("cannot be looked at, so nothing is withdrawn: " + l.problem, directory + "/" + l.id);
+  }
   const auto keep = std::find_if(all->begin(), all->end(), [&](const Listed& l) { return l.id == id; });
   if (keep == all->end() || !keep->problem.empty())
-    return fail("no good checkpoint of that name", directory + "/" + id);
+    return fail("no good checkpoint of that name", directory + "/" + printable(id.c_str()));
   const auto root = Directory::open(directory);
   if (!root) return tl::unexpected(root.error());
   std::size_t withdrawn = 0;
@@ -166,15 +198,28 @@ Result<std::size_t> withdraw_after(const std::string& directory, const std::stri
 }
 
 Result<Checkpoint> Checkpoint::open(const std::string& directory, const std::string& id) {
-  if (!is_directory_name(id)) return fail("is no name of a checkpoint", id);
+  if (auto ok = named(directory); !ok) return tl::unexpected(ok.error());
+  if (!is_directory_name(id)) return fail("is no name of a checkpoint", "\"" + printable(id.c_str()) + "\"");
+  auto impl = Impl::open(directory, id);
+  if (!impl) return tl::unexpected(impl.error());
+  return Checkpoint(std::move(*impl));
+}
+
+Stored<std::unique_ptr<Checkpoint::Impl>> Checkpoint::Impl::open(const std::string& directory, const std::string& id) {
   const auto root = Directory::open(directory);
   if (!root) return tl::unexpected(root.error());
   auto dir = root->inside(id, false);
   if (!dir) return tl::unexpected(dir.error());
   auto manifest = manifest_in(*dir);
   if (!manifest) return tl::unexpected(manifest.error());
+  const auto wrong = [](std::string what, std::string where) {
+    StorageError e;
+    e.what = std::move(what);
+    e.where = std::move(where);
+    return tl::unexpected(std::move(e));
+  };
   if (directory_name(manifest->attempt) != id) {
-    return fail("its manifest is of another checkpoint", directory + "/" + id);
+    return wrong("its manifest is of another checkpoint", directory + "/" + id);
   }
   auto impl = std::make_unique<Impl>();
   impl->id = id;
@@ -188,41 +233,63 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory, const std::str
     TensorInfo info{name, first.dtype, first.shape, first.split_dim, 0};
     if (first.split_dim >= 0) info.shape[static_cast<std::size_t>(first.split_dim)] = first.whole;
     const auto bytes = tensor_bytes(info.dtype, info.shape);
-    if (!bytes) return fail(bytes.error().what, directory + "/" + id + ": " + name);
+    if (!bytes) return wrong(bytes.error().what, directory + "/" + id + ": " + name);
     info.bytes = *bytes;
     impl->tensors.push_back(std::move(info));
   }
-  return Checkpoint(std::move(impl));
+  return impl;
+}
+
+Stored<void> Checkpoint::Impl::verify(int part, int parts) const {
+  for (const ShardRecord& s : manifest.shards) {
+    if (s.rank % parts != part) continue;
+    if (auto ok = verify_shard(dir, s, false); !ok) return ok;
+  }
+  return {};
 }
 
 Result<std::optional<Checkpoint>> Checkpoint::newest_good(const std::string& directory, bool full, bool snapshots) {
+  if (auto ok = named(directory); !ok) return tl::unexpected(ok.error());
+  if (!full && !snapshots) return fail("asked for neither full checkpoints nor snapshots", directory);
   std::vector<std::string> rejected;
+  std::string unseen;  // why it cannot be told which is the newest
   // A writer may take old ones away while they are read: then look again.
   for (int look = 0; look < 3; ++look) {
     const auto all = list(directory);
     if (!all) return tl::unexpected(all.error());
     rejected.clear();
+    unseen.clear();
+    for (const Listed& l : *all) {
+      if (l.unreachable && unseen.empty()) unseen = l.problem;
+    }
     bool vanished = false;
     for (const Listed& l : *all) {
+      if (!unseen.empty()) break;
       if (l.problem.empty() && !(l.slot == Slot::full ? full : snapshots)) continue;
       if (!l.problem.empty()) {
         rejected.push_back(l.id + ": " + l.problem);
         continue;
       }
-      auto c = open(directory, l.id);
-      const Status ok = c ? c->verify() : tl::unexpected(c.error());
+      auto c = Impl::open(directory, l.id);
+      const Stored<void> ok = c ? (*c)->verify(0, 1) : tl::unexpected(c.error());
       if (ok) {
         for (const Listed& bad : *all) {
           if (!bad.problem.empty()) rejected.push_back(bad.id + ": " + bad.problem);
         }
-        c->impl_->rejected = std::move(rejected);
-        return std::optional<Checkpoint>(std::move(*c));
+        (*c)->rejected = std::move(rejected);
+        return std::optional<Checkpoint>(Checkpoint(std::move(*c)));
       }
       struct stat info {};
-      vanished = vanished || ::stat((directory + "/" + l.id + "/" + manifest_name).c_str(), &info) != 0;
+      const bool gone = ::stat((directory + "/" + l.id + "/" + manifest_name).c_str(), &info) != 0 && errno == ENOENT;
+      vanished = vanished || gone;
+      // A place of the medium that cannot be read is damage like any other; whatever else the system says is not.
+      if (!gone && unreachable(ok.error()) && ok.error().code != EIO) unseen = ok.error().line();
       rejected.push_back(l.id + ": " + ok.error().line());
     }
     if (!vanished) break;
+  }
+  if (!unseen.empty()) {
+    return fail("what may be the newest checkpoint cannot be looked at: " + unseen);
   }
   if (rejected.empty()) return std::optional<Checkpoint>();
   std::string first = rejected.front();
@@ -231,10 +298,8 @@ Result<std::optional<Checkpoint>> Checkpoint::newest_good(const std::string& dir
 }
 
 Status Checkpoint::verify(int part, int parts) const {
-  for (const ShardRecord& s : impl_->manifest.shards) {
-    if (s.rank % parts != part) continue;
-    if (auto ok = verify_shard(impl_->dir, s, false); !ok) return ok;
-  }
+  if (parts < 1 || part < 0 || part >= parts) return fail(fmt::format("there is no part {} of {}", part, parts));
+  if (auto ok = impl_->verify(part, parts); !ok) return tl::unexpected(ok.error());
   return {};
 }
 

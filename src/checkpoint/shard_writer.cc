@@ -19,10 +19,12 @@ class Throttle {
     constexpr std::uint64_t most = std::uint64_t{4} << 20;
     return rate_ == 0 ? most : std::clamp<std::uint64_t>(rate_ / 20, 4096, most);
   }
-  void after(std::uint64_t bytes) {
+  void after(std::uint64_t bytes, const std::atomic<bool>& stop) {
     if (rate_ == 0) return;
     next_ += std::chrono::nanoseconds(bytes * 1'000'000'000 / rate_);
-    std::this_thread::sleep_until(next_);
+    while (!stop && Clock::now() < next_) {
+      std::this_thread::sleep_until(std::min(next_, Clock::now() + std::chrono::milliseconds(50)));
+    }
   }
 
  private:
@@ -57,14 +59,15 @@ Status write_file(const Directory& dir, const std::string& name, const ShardJob&
   if (auto ok = dir.allocate(fd->get(), name, header.size() + job.bytes); !ok) return ok;
   Throttle throttle(bytes_per_second);
   if (auto ok = dir.write(fd->get(), name, header.data(), header.size()); !ok) return ok;
-  throttle.after(header.size());
+  throttle.after(header.size(), stop);
   for (std::uint64_t at = 0; at < job.bytes;) {
     if (stop) return fail("closed before it was written", dir.path() + "/" + name);
     const std::uint64_t n = std::min(throttle.piece(), job.bytes - at);
     if (auto ok = dir.write(fd->get(), name, job.data + at, n); !ok) return ok;
     at += n;
-    throttle.after(n);
+    throttle.after(n, stop);
   }
+  if (stop) return fail("closed before it was written", dir.path() + "/" + name);
   return dir.sync_file(fd->get(), name);
 }
 
@@ -86,7 +89,8 @@ Result<std::uint64_t> write_shard(const Directory& root, const ShardJob& job, bo
   const auto written = [&]() -> Status {
     if (auto ok = write_file(*dir, partial, job, header, bytes_per_second, stop); !ok) return ok;
     if (auto ok = dir->rename(partial, name); !ok) return ok;
-    if (read_back) return verify_shard(*dir, receipt.shard, true);
+    if (!read_back) return {};
+    if (auto ok = verify_shard(*dir, receipt.shard, true); !ok) return tl::unexpected(ok.error());
     return {};
   }();
   if (!written) {  // room for others
@@ -106,7 +110,7 @@ Result<std::uint64_t> write_shard(const Directory& root, const ShardJob& job, bo
 Status write_refusal(const Directory& root, const Attempt& attempt, int rank, const std::string& why) {
   const auto dir = root.inside(directory_name(attempt), true);
   if (!dir) return tl::unexpected(dir.error());
-  Receipt receipt{attempt, why, {}, {}};
+  Receipt receipt{attempt, printable(why), {}, {}};  // a path in it may be anything
   receipt.shard.rank = rank;
   const auto text = to_text(receipt);
   if (!text) return tl::unexpected(text.error());

@@ -19,14 +19,26 @@ Fd::~Fd() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-tl::unexpected<Error> Directory::failed(const char* what, const std::string& name) const {
+tl::unexpected<StorageError> Directory::failed(const char* what, const std::string& name) const {
   const int code = errno;
   std::string advice;
   if (code == ENOSPC || code == EDQUOT) advice = "free some space, or keep fewer checkpoints";
   if (code == ENOENT || code == ESTALE || code == EIO) advice = "is the storage still there?";
   if (code == EACCES || code == EPERM || code == EROFS) advice = "see its permissions and how it is mounted";
-  return fail(std::string(what) + ": " + std::error_code(code, std::generic_category()).message(),
-              name.empty() ? path_ : path_ + "/" + name, advice);
+  if (code == EMFILE || code == ENFILE) advice = "too many files are open: close some, or raise the limit (ulimit -n)";
+  StorageError e;
+  e.what = std::string(what) + ": " + std::error_code(code, std::generic_category()).message();
+  e.where = name.empty() ? path_ : path_ + "/" + name;
+  e.advice = std::move(advice);
+  e.code = code;
+  return tl::unexpected(std::move(e));
+}
+
+tl::unexpected<StorageError> Directory::odd(const char* what, const std::string& name) const {
+  StorageError e;
+  e.what = what;
+  e.where = path_ + "/" + name;
+  return tl::unexpected(std::move(e));
 }
 
 bool Directory::injected(const char* operation, const std::string& name) const {
@@ -36,7 +48,7 @@ bool Directory::injected(const char* operation, const std::string& name) const {
   return code != 0;
 }
 
-Result<Directory> Directory::open(const std::string& path, StorageFault fault) {
+Stored<Directory> Directory::open(const std::string& path, StorageFault fault) {
   Directory d;
   d.path_ = path;
   d.fault_ = std::move(fault);
@@ -46,7 +58,7 @@ Result<Directory> Directory::open(const std::string& path, StorageFault fault) {
   return d;
 }
 
-Result<Directory> Directory::inside(const std::string& name, bool make) const {
+Stored<Directory> Directory::inside(const std::string& name, bool make) const {
   if (make) {
     const int made = injected("mkdir", name) ? -1 : ::mkdirat(fd_.get(), name.c_str(), 0777);
     if (made != 0 && errno != EEXIST) return failed("cannot make directory", name);
@@ -67,42 +79,47 @@ Result<Fd> Directory::create(const std::string& name) const {
   return fd;
 }
 
-Result<Fd> Directory::open_file(const std::string& name) const {
+Stored<Fd> Directory::open_file(const std::string& name) const {
   if (injected("open", name)) return failed("cannot open", name);
   // not blocking: a pipe of that name must not stop a restart for ever
   Fd fd(::openat(fd_.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (fd.get() < 0) return failed("cannot open", name);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return failed("cannot read", name);
-  if (!S_ISREG(info.st_mode)) return fail("is not a file", path_ + "/" + name);
+  if (!S_ISREG(info.st_mode)) return odd("is not a file", name);
   return fd;
 }
 
-Result<std::string> Directory::read(const std::string& name, std::uint64_t at_most) const {
+Stored<std::string> Directory::read(const std::string& name, std::uint64_t at_most) const {
   auto fd = open_file(name);
   if (!fd) return tl::unexpected(fd.error());
   struct stat info {};
   if (::fstat(fd->get(), &info) != 0) return failed("cannot read", name);
   const auto bytes = static_cast<std::uint64_t>(info.st_size);
-  if (bytes > at_most) return fail("is too large to be what its name says", path_ + "/" + name);
+  if (bytes > at_most) return odd("is too large to be what its name says", name);
   std::string text(bytes, '\0');
   if (auto ok = read_at(fd->get(), name, text.data(), bytes, 0); !ok) return tl::unexpected(ok.error());
   return text;
 }
 
-bool Directory::exists(const std::string& name) const {
+Stored<bool> Directory::exists(const std::string& name) const {
   struct stat info {};
-  return ::fstatat(fd_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+  if (!injected("stat", name) && ::fstatat(fd_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  return failed("cannot tell whether it is there", name);
 }
 
-Result<std::uint64_t> Directory::size(const std::string& name) const {
+Stored<std::uint64_t> Directory::size(const std::string& name) const {
   struct stat info {};
-  if (::fstatat(fd_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return failed("cannot find", name);
-  if (!S_ISREG(info.st_mode)) return fail("is not a file", path_ + "/" + name);
+  if (injected("stat", name) || ::fstatat(fd_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) {
+    return failed("cannot find", name);
+  }
+  if (!S_ISREG(info.st_mode)) return odd("is not a file", name);
   return static_cast<std::uint64_t>(info.st_size);
 }
 
-Result<std::vector<std::string>> Directory::names() const {
+Stored<std::vector<std::string>> Directory::names() const {
+  if (injected("list", {})) return failed("cannot list", {});
   const int fd = ::openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // a position of its own
   if (fd < 0) return failed("cannot list", {});
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::fdopendir(fd), ::closedir);
@@ -149,14 +166,15 @@ Status Directory::sync_file(int fd, const std::string& name) const {
   return {};
 }
 
-Status Directory::read_at(int fd, const std::string& name, void* out, std::uint64_t bytes, std::uint64_t offset) const {
+Stored<void> Directory::read_at(int fd, const std::string& name, void* out, std::uint64_t bytes,
+                                std::uint64_t offset) const {
   char* at = static_cast<char*>(out);
   while (bytes > 0) {
     if (injected("read", name)) return failed("cannot read", name);
     const ssize_t n = ::pread(fd, at, std::min<std::uint64_t>(bytes, 1u << 30), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return failed("cannot read", name);
-    if (n == 0) return fail("is cut off", path_ + "/" + name);
+    if (n == 0) return odd("is cut off", name);
     at += n;
     offset += static_cast<std::uint64_t>(n);
     bytes -= static_cast<std::uint64_t>(n);
@@ -211,20 +229,26 @@ bool Directory::still_at_its_path() const {
          here.st_ino == there.st_ino;
 }
 
-Status verify_shard(const Directory& dir, const ShardRecord& shard, bool past_cache) {
-  const std::string name = shard_name(shard.rank), where = dir.path() + "/" + name;
+Stored<void> verify_shard(const Directory& dir, const ShardRecord& shard, bool past_cache) {
+  const std::string name = shard_name(shard.rank);
+  const auto altered = [&](std::string what) {
+    StorageError e;
+    e.what = std::move(what);
+    e.where = dir.path() + "/" + name;
+    return tl::unexpected(std::move(e));
+  };
   auto fd = dir.open_file(name);
   if (!fd) return tl::unexpected(fd.error());
   const auto size = dir.size(name);
   if (!size) return tl::unexpected(size.error());
-  if (*size != shard.bytes) return fail("has not the size that was written", where);
+  if (*size != shard.bytes) return altered("has not the size that was written");
   if (past_cache) ::posix_fadvise(fd->get(), 0, 0, POSIX_FADV_DONTNEED);
   std::string header(shard.header_bytes, '\0');
   if (auto ok = dir.read_at(fd->get(), name, header.data(), header.size(), 0); !ok) return ok;
-  if (crc32c(header.data(), header.size()) != shard.header_crc32c) return fail("its header was altered", where);
+  if (crc32c(header.data(), header.size()) != shard.header_crc32c) return altered("its header was altered");
   const auto parsed = read_safetensors_header(header, shard.bytes);
-  if (!parsed) return fail(parsed.error().what, where);
-  if (parsed->tensors.size() != shard.tensors.size()) return fail("its header names other tensors", where);
+  if (!parsed) return altered(parsed.error().what);
+  if (parsed->tensors.size() != shard.tensors.size()) return altered("its header names other tensors");
   std::vector<char> chunk(std::size_t{1} << 20);
   for (const TensorRecord& t : shard.tensors) {
     std::uint32_t crc = 0;
@@ -233,7 +257,7 @@ Status verify_shard(const Directory& dir, const ShardRecord& shard, bool past_ca
       if (auto ok = dir.read_at(fd->get(), name, chunk.data(), n, shard.header_bytes + at); !ok) return ok;
       crc = crc32c(chunk.data(), n, crc);
     }
-    if (crc != t.crc32c) return fail("tensor " + t.name + " was altered", where);
+    if (crc != t.crc32c) return altered("tensor " + t.name + " was altered");
   }
   return {};
 }
@@ -241,7 +265,9 @@ Status verify_shard(const Directory& dir, const ShardRecord& shard, bool past_ca
 Status remove_checkpoint(const Directory& root, const std::string& id) {
   auto dir = root.inside(id, false);
   if (!dir) return tl::unexpected(dir.error());
-  if (dir->exists(manifest_name)) {
+  const auto complete = dir->exists(manifest_name);
+  if (!complete) return tl::unexpected(complete.error());
+  if (*complete) {
     if (auto ok = dir->unlink(manifest_name); !ok) return ok;
     if (auto ok = dir->sync(); !ok) return ok;
   }

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -38,9 +39,20 @@ std::uint64_t ns_since(Clock::time_point start) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count());
 }
 
-// A timeout that a caller may give as infinite.
+constexpr unsigned max_buffers = 64;
+constexpr double max_seconds = 1e9;                           // 31 years: what a clock can hold
+constexpr auto signal_look = std::chrono::milliseconds(50);   // a signal handler can wake nobody
+constexpr auto peer_look = std::chrono::milliseconds(300);    // apart: it asks the storage more than a receipt does
+constexpr auto peer_grace = std::chrono::milliseconds(1000);  // its last files may be seen later than its end
+constexpr std::int64_t never_ns = std::numeric_limits<std::int64_t>::max();
+
 Clock::time_point after_seconds(double s) {
-  return Clock::now() + std::chrono::milliseconds(static_cast<std::int64_t>(std::clamp(s, 0.0, 1e9) * 1e3));
+  return Clock::now() + std::chrono::milliseconds(static_cast<std::int64_t>(std::clamp(s, 0.0, max_seconds) * 1e3));
+}
+
+Status check_seconds(double s, const char* name) {
+  if (s >= 0 && s <= max_seconds) return {};
+  return fail(fmt::format("{} is {}: it is a number of seconds from 0 to 1e9", name, s));
 }
 
 struct Job {
@@ -54,6 +66,9 @@ struct Pending {
   Attempt attempt;
   std::string gave_up;  // this rank itself has no shard
   Clock::time_point deadline;
+  Clock::time_point next_look;                        // at what costs more
+  int ended_rank = -1;                                // whose part is missing, and which has ended
+  std::optional<Clock::time_point> ended_rank_since;  // seen
 };
 
 struct State {
@@ -74,7 +89,8 @@ struct State {
   Stats stats;
   std::string failure;  // the first since the last wait()
   bool stopping = false;
-  std::atomic<bool> abandon{false};  // stop in the middle of a shard
+  std::atomic<bool> abandon{false};              // stop in the middle of a shard
+  std::atomic<std::int64_t> hurry_ns{never_ns};  // of the steady clock: when waiting ends, set in a signal handler
 
   std::optional<Catalogue> catalogue;  // the committer's alone once it runs
 
@@ -83,6 +99,18 @@ struct State {
     if (failure.empty()) failure = error;
   }
   bool done() const { return queue.empty() && !writing && pending.empty(); }
+  bool hurried() const { return hurry_ns != never_ns; }
+  bool hurry_is_over() const { return Clock::now().time_since_epoch() >= std::chrono::nanoseconds(hurry_ns.load()); }
+
+  // Until `done`, false when `deadline` or `stop` came first.
+  template <class Done, class Stop>
+  bool wait(Lock& guard, std::condition_variable& changed, Clock::time_point deadline, Done&& is_done, Stop&& stop) {
+    while (!is_done()) {
+      if (Clock::now() >= deadline || stop()) return false;
+      changed.wait_until(guard, std::min(deadline, Clock::now() + signal_look));
+    }
+    return true;
+  }
 };
 
 void write_one(State& s, Job& job) {
@@ -115,7 +143,7 @@ void write_one(State& s, Job& job) {
     s.room.notify_all();
   }
   if (s.options.rank == 0) {
-    s.pending.push_back({job.shard.attempt, job.gave_up, after_seconds(s.options.peer_timeout_s)});
+    s.pending.push_back({job.shard.attempt, job.gave_up, after_seconds(s.options.peer_timeout_s), {}, -1, {}});
     s.more_pending.notify_all();
   }
   s.writing = false;
@@ -145,18 +173,42 @@ struct Verdict {
   std::string error;
 };
 
-Verdict judge(State& s, const Pending& p) try {
+// Why nothing will come any more of the rank that is waited for; "" while it may. A rank's lock goes with its process.
+std::string why_never(State& s, Pending& p, const Gathered& g) {
+  if (g.missing < 0 || !has_ended(s.options.directory, g.missing, p.attempt.session)) {
+    p.ended_rank = -1;
+    return {};
+  }
+  if (p.ended_rank != g.missing) {
+    p.ended_rank = g.missing;
+    p.ended_rank_since = Clock::now();
+  }
+  if (Clock::now() - *p.ended_rank_since < peer_grace) return {};
+  return fmt::format("rank {} has ended and left no part of it", g.missing);
+}
+
+Verdict judge(State& s, Pending& p) try {
   Verdict v;
   if (!p.gave_up.empty()) return {true, false, 0, {}};  // a failure was noted when it happened
-  Gathered g = gather(s.root, p.attempt);
+  const bool thorough = Clock::now() >= p.next_look;
+  if (thorough) p.next_look = Clock::now() + peer_look;
+  Gathered g = gather(s.root, p.attempt, thorough);
   if (g.state == Gathered::State::waiting) {
+    const std::string never = thorough ? why_never(s, p, g) : std::string();
+    if (!never.empty()) return {true, false, 0, fmt::format("step {}: not complete: {}", p.attempt.step, never)};
     if (Clock::now() < p.deadline && !s.abandon) return v;
+    if (s.abandon)
+      return {true, false, 0, fmt::format("step {}: closed before it was complete: {}", p.attempt.step, g.why)};
     return {true, false, 0,
             fmt::format("step {}: not complete after {} s: {}", p.attempt.step, s.options.peer_timeout_s, g.why)};
   }
   v.settled = true;
   if (g.state == Gathered::State::given_up) {
     v.error = fmt::format("step {}: not complete: {}", p.attempt.step, g.why);
+    return v;
+  }
+  if (auto ok = s.lock.still_excludes(); !ok) {
+    v.error = ok.error().line();
     return v;
   }
   if (auto ok = s.catalogue->commit(s.root, std::move(g.manifest)); !ok) {
@@ -174,12 +226,17 @@ Verdict judge(State& s, const Pending& p) try {
   return {true, false, 0, fmt::format("step {}: {}", p.attempt.step, e.what())};
 }
 
-// Removes what will never be complete, once every rank has said its word or had its time.
+// Removes what will never be complete, once every rank has said its word, has ended or had its time.
 void sweep(State& s, std::vector<Pending>& doomed) {
-  std::erase_if(doomed, [&](const Pending& p) {
-    const bool over = Clock::now() >= p.deadline || gather(s.root, p.attempt).state != Gathered::State::waiting;
-    if (over) (void)remove_checkpoint(s.root, directory_name(p.attempt));  // else the next session's start does
-    return over;
+  std::erase_if(doomed, [&](Pending& p) {
+    if (Clock::now() < p.deadline) {
+      if (Clock::now() < p.next_look) return false;
+      p.next_look = Clock::now() + peer_look;
+      const Gathered g = gather(s.root, p.attempt, true);
+      if (g.state == Gathered::State::waiting && why_never(s, p, g).empty()) return false;
+    }
+    remove_attempt(s.root, p.attempt);  // what is left the next session's start takes away
+    return true;
   });
 }
 
@@ -193,10 +250,11 @@ void commit_loop(const std::shared_ptr<State>& s) {
     }
     bool moved = false;
     for (std::size_t i = 0; i < s->pending.size(); ++i) {
-      const Pending p = s->pending[i];
+      Pending p = s->pending[i];
       guard.unlock();
       const Verdict v = judge(*s, p);
       guard.lock();
+      s->pending[i] = p;  // this thread alone takes any away
       if (!v.settled) continue;
       moved = true;
       s->stats.removed += v.removed;
@@ -212,6 +270,7 @@ void commit_loop(const std::shared_ptr<State>& s) {
         ++s->stats.committed;
         s->stats.committed_step = p.attempt.step;
       } else {
+        p.next_look = {};  // it may go at once
         s->doomed.push_back(p);
         ++s->stats.abandoned;
       }
@@ -233,6 +292,14 @@ void commit_loop(const std::shared_ptr<State>& s) {
   }
 }
 
+// Text that JSON and C can hold.
+Status check_text(const std::string& text, const char* what) {
+  if (text.find('\0') != std::string::npos)
+    return fail(fmt::format("{} has a zero byte in it", what), printable(text.c_str()));
+  if (!is_utf8(text)) return fail(fmt::format("{} is not UTF-8", what), printable(text));
+  return {};
+}
+
 // Where each tensor goes: larger types first, so that all are aligned; else in the order given.
 Result<std::vector<TensorRecord>> lay_out(std::span<const TensorView> tensors, std::vector<std::size_t>& order,
                                           std::uint64_t& total, bool cuda) {
@@ -247,9 +314,11 @@ Result<std::vector<TensorRecord>> lay_out(std::span<const TensorView> tensors, s
   total = 0;
   for (const std::size_t i : order) {
     const TensorView& t = tensors[i];
+    if (auto ok = check_text(t.name, "the name of a tensor"); !ok) return tl::unexpected(ok.error());
     if (t.name.empty() || t.name == "__metadata__") return fail("a tensor has no name, or a reserved one");
     if (!names.insert(t.name).second) return fail("two tensors have one name", t.name);
     if (t.shape.size() > max_dims) return fail("has more than eight dimensions", t.name);
+    if (t.split_dim < -1) return fail("its split_dim is negative, but not -1", t.name, "-1 is: not split");
     const auto bytes = tensor_bytes(t.dtype, t.shape);
     if (!bytes) return fail(bytes.error().what, t.name);
     if (*bytes > 0 && t.data == nullptr) return fail("has no data", t.name);
@@ -296,7 +365,9 @@ struct Writer::Impl {
   pid_t owner = ::getpid();
   bool closed = false;
 
-  void refuse(Job job, std::string why);
+  Job next_job(std::int64_t step, Slot slot);  // takes this rank's next turn
+  void tell_none(Job job, std::string why);
+  tl::unexpected<Error> refuse(Job job, Error why);
 };
 
 Writer::Writer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -312,9 +383,20 @@ Writer::~Writer() {
 }
 
 Result<Writer> Writer::open(const Options& o) {
-  if (o.world < 1 || o.rank < 0 || o.rank >= o.world) return fail("rank is not one of the world", o.directory);
-  if (o.buffers < 1) return fail("needs at least one buffer", o.directory);
   if (o.directory.empty()) return fail("no directory for checkpoints");
+  if (o.directory.find('\0') != std::string::npos) return fail("a directory's name has a zero byte in it");
+  if (o.world < 1 || o.world > max_world) return fail(fmt::format("world is not from 1 to {}", max_world), o.directory);
+  if (o.rank < 0 || o.rank >= o.world) return fail("rank is not one of the world", o.directory);
+  if (o.buffers < 1 || o.buffers > max_buffers) {
+    return fail(fmt::format("buffers is {}: it is from 1 to {}", o.buffers, max_buffers), o.directory);
+  }
+  const std::pair<double, const char*> times[] = {{o.wait_timeout_s, "wait_timeout_s"},
+                                                  {o.peer_timeout_s, "peer_timeout_s"},
+                                                  {o.close_timeout_s, "close_timeout_s"}};
+  for (const auto& [seconds, name] : times) {
+    if (auto ok = check_seconds(seconds, name); !ok) return tl::unexpected(ok.error());
+  }
+  if (auto ok = check_text(o.session, "the session"); !ok) return tl::unexpected(ok.error());
   auto session = session_of(o);
   if (!session) return tl::unexpected(session.error());
   if (session->size() > 4096) return fail("session is longer than 4096 bytes", o.directory);
@@ -358,8 +440,20 @@ Result<Writer> Writer::open(const Options& o) {
   return Writer(std::move(impl));
 }
 
+Job Writer::Impl::next_job(std::int64_t step, Slot slot) {
+  Job job;
+  job.accepted = Clock::now();
+  job.shard.rank = state->options.rank;
+  // A step or slot that there is not has no name; rank 0 finds the turn by its number.
+  const Slot named = slot == Slot::snapshot ? Slot::snapshot : Slot::full;
+  job.shard.attempt = {std::max<std::int64_t>(step, 0), named, state->options.world, session, ++sequence};
+  const Lock guard(state->mutex);
+  ++state->stats.saves;
+  return job;
+}
+
 // The other ranks must hear that nothing will come from here.
-void Writer::Impl::refuse(Job job, std::string why) {
+void Writer::Impl::tell_none(Job job, std::string why) {
   job.buffer = -1;
   job.gave_up = std::move(why);
   job.shard.tensors.clear();
@@ -369,32 +463,59 @@ void Writer::Impl::refuse(Job job, std::string why) {
   state->work.notify_all();
 }
 
+tl::unexpected<Error> Writer::Impl::refuse(Job job, Error why) {
+  {
+    const Lock guard(state->mutex);
+    ++state->stats.refused;
+  }
+  tell_none(std::move(job), why.line());
+  return tl::unexpected(std::move(why));
+}
+
+Status Writer::usable() const {
+  const std::string& directory = impl_->state->options.directory;
+  if (impl_->closed) return fail("the writer is closed", directory);
+  if (impl_->owner != ::getpid()) {
+    return fail("the writer belongs to the process that forked this one", directory, "open one here");
+  }
+  return {};
+}
+
+Status Writer::refuse(std::int64_t step, Slot slot, const std::string& why) {
+  if (auto ok = usable(); !ok) return ok;
+  return impl_->refuse(impl_->next_job(step, slot), Error{why, {}, {}});
+}
+
 Result<Outcome> Writer::save(std::int64_t step, Slot slot, std::span<const TensorView> tensors,
                              const Metadata& metadata) {
   const auto start = Clock::now();
+  if (auto ok = usable(); !ok) return tl::unexpected(ok.error());
   State& s = *impl_->state;
-  if (impl_->closed) return fail("the writer is closed", s.options.directory);
-  if (impl_->owner != ::getpid()) {
-    return fail("the writer belongs to the process that forked this one", s.options.directory, "open one here");
-  }
-  if (step < 0) return fail("a step is negative", s.options.directory);
-  Job job;
-  job.accepted = start;
-  job.shard.rank = s.options.rank;
-  job.shard.metadata = metadata;
-  job.shard.attempt = {step, slot, s.options.world, impl_->session, ++impl_->sequence};
+  Job job = impl_->next_job(step, slot);
   std::vector<std::size_t> order;
-  auto records = lay_out(tensors, order, job.shard.bytes, s.cuda != nullptr);
-  if (!records) {
-    impl_->refuse(std::move(job), records.error().line());
-    return tl::unexpected(records.error());
+  try {
+    if (step < 0) return impl_->refuse(std::move(job), Error{fmt::format("step {} is negative", step), {}, {}});
+    if (slot != Slot::full && slot != Slot::snapshot) {
+      return impl_->refuse(std::move(job), Error{"there is no such slot", {}, {}});
+    }
+    for (const auto& [key, value] : metadata) {
+      auto ok = check_text(key, "a key of the metadata");
+      if (ok) ok = check_text(value, "a value of the metadata");
+      if (!ok) return impl_->refuse(std::move(job), ok.error());
+    }
+    auto records = lay_out(tensors, order, job.shard.bytes, s.cuda != nullptr);
+    if (!records) return impl_->refuse(std::move(job), records.error());
+    job.shard.tensors = std::move(*records);
+    job.shard.metadata = metadata;
+  } catch (const std::exception& e) {  // no memory: the others must hear of that as well
+    return impl_->refuse(std::move(job), Error{e.what(), s.options.directory, {}});
   }
-  job.shard.tensors = std::move(*records);
   {
     Lock guard(s.mutex);
-    ++s.stats.saves;
     if (s.free.empty() && s.options.when_busy == WhenBusy::wait) {
-      s.room.wait_until(guard, after_seconds(s.options.wait_timeout_s), [&] { return !s.free.empty(); });
+      (void)s.wait(
+          guard, s.room, after_seconds(s.options.wait_timeout_s), [&] { return !s.free.empty(); },
+          [&] { return s.hurried(); });
       s.stats.waited_ns += ns_since(start);
     }
     if (s.free.empty() && s.options.when_busy == WhenBusy::drop) {
@@ -411,7 +532,7 @@ Result<Outcome> Writer::save(std::int64_t step, Slot slot, std::span<const Tenso
       s.stats.blocked_ns += s.stats.blocked_last_ns;
       s.stats.blocked_max_ns = std::max(s.stats.blocked_max_ns, s.stats.blocked_last_ns);
       guard.unlock();
-      impl_->refuse(std::move(job), "skipped, storage is slow");
+      impl_->tell_none(std::move(job), "skipped, storage is slow");
       return Outcome::skipped;
     }
     job.buffer = s.free.back();
@@ -435,8 +556,7 @@ Result<Outcome> Writer::save(std::int64_t step, Slot slot, std::span<const Tenso
       const Lock guard(s.mutex);
       s.free.push_back(job.buffer);
     }
-    impl_->refuse(std::move(job), copied.error().line());
-    return tl::unexpected(copied.error());
+    return impl_->refuse(std::move(job), copied.error());
   }
   job.shard.data = buffer.data();
   const Lock guard(s.mutex);
@@ -452,11 +572,22 @@ Result<Outcome> Writer::save(std::int64_t step, Slot slot, std::span<const Tenso
   return Outcome::accepted;
 }
 
+void Writer::hurry(double within_s) noexcept {
+  const double ns = within_s > 0 ? std::min(within_s, max_seconds) * 1e9 : 0;  // not a number: at once
+  const auto now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  impl_->state->hurry_ns = now + static_cast<std::int64_t>(ns);
+}
+
 Status Writer::wait(double timeout_s) {
+  if (auto ok = check_seconds(timeout_s, "timeout_s"); !ok) return ok;
+  const auto start = Clock::now();
   State& s = *impl_->state;
   Lock guard(s.mutex);
-  if (!s.idle.wait_until(guard, after_seconds(timeout_s), [&] { return s.done(); })) {
-    return fail(fmt::format("not written after {} s", timeout_s), s.options.directory,
+  const bool written = s.wait(
+      guard, s.idle, after_seconds(timeout_s), [&] { return s.done(); }, [&] { return s.hurry_is_over(); });
+  if (!written) {
+    const double waited = std::min(timeout_s, static_cast<double>(ns_since(start)) * 1e-9);
+    return fail(fmt::format("not written after {:.3g} s", waited), s.options.directory,
                 s.pending.empty() ? "is the storage slow or gone?" : "do all ranks still run?");
   }
   if (s.failure.empty()) return {};
@@ -479,6 +610,7 @@ Status Writer::close() { return close(impl_->state->options.close_timeout_s); }
 
 Status Writer::close(double timeout_s) {
   if (impl_->closed) return {};
+  if (auto ok = check_seconds(timeout_s, "timeout_s"); !ok) return ok;
   impl_->closed = true;
   State& s = *impl_->state;
   Status result = wait(timeout_s);

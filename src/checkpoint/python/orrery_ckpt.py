@@ -8,16 +8,21 @@
     ...
     writer.close()
 
-    found = orrery_ckpt.newest_good("checkpoints")  # None: none was ever completed; raises if none is good
+    found = orrery_ckpt.newest_good("checkpoints")  # None: none was ever completed; raises if none is good, or if they
+                                                    # cannot be looked at
     weight = found.read("weight")                   # a numpy array
     part = found.read("adam.m", dim=0, begin=0, end=100)
     found.read("weight", out=tensor)                # into an array or a torch tensor that is there already
 
 Tensors are numpy arrays, torch tensors (on the CPU, or on a GPU where CUDA's runtime is found), or anything with
 __array_interface__. Needs only the shared library: where ORRERY_CKPT_LIBRARY says, beside this file, two folders above it
-(as installed), or where the system looks. What the arguments mean: checkpoint.h. Not a torch pickle: files are safetensors.
+(as installed), or where the system looks. What the arguments mean: orrery_ckpt.h. Not a torch pickle: files are safetensors.
+
+Whatever is refused raises CheckpointError. A save() that raised counts as this rank's turn: rank 0 is told why and gives that
+checkpoint up. Go on to the next save() with all ranks; do not try again on one rank alone.
 """
 import ctypes
+import operator
 import os
 import sys
 
@@ -31,6 +36,49 @@ _POLICIES = {"wait": 0, "skip": 1, "drop": 2}
 
 class CheckpointError(RuntimeError):
     pass
+
+
+# ctypes cuts numbers to size and texts at a zero byte without a word: so both are looked at before they get there.
+def _number(name, value, low, high):
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise CheckpointError("%s is %r: it is a whole number" % (name, value)) from None
+    if not low <= value <= high:
+        raise CheckpointError("%s is %d: it is from %d to %d" % (name, value, low, high))
+    return value
+
+
+def _seconds(name, value):
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = -1.0
+    if not 0 <= seconds <= 1e9:
+        raise CheckpointError("%s is %r: it is a number of seconds from 0 to 1e9" % (name, value))
+    return seconds
+
+
+def _text(name, value):
+    if not isinstance(value, str):
+        raise CheckpointError("%s is %r: it is a text" % (name, value))
+    try:
+        encoded = value.encode()
+    except UnicodeEncodeError:
+        raise CheckpointError("%s is %r, which cannot be written as UTF-8" % (name, value)) from None
+    if b"\0" in encoded:
+        raise CheckpointError("%s is %r: it has a zero byte in it" % (name, value))
+    return encoded
+
+
+def _path(value):
+    try:
+        encoded = os.fsencode(value)
+    except (TypeError, UnicodeEncodeError):
+        raise CheckpointError("directory is %r: it is a path" % (value,)) from None
+    if b"\0" in encoded:
+        raise CheckpointError("directory is %r: it has a zero byte in it" % (value,))
+    return encoded
 
 
 class Split:
@@ -60,7 +108,7 @@ class _Stats(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in (
         "saves accepted skipped dropped written failed committed abandoned removed bytes_copied bytes_written blocked_ns "
         "blocked_max_ns blocked_last_ns waited_ns write_ns write_last_ns buffer_growths oldest_unwritten_ns").split()]
-    _fields_ += [("committed_step", ctypes.c_int64), ("pinned", ctypes.c_int32)]
+    _fields_ += [("committed_step", ctypes.c_int64), ("pinned", ctypes.c_int32), ("refused", ctypes.c_uint64)]
 
 
 def _load():
@@ -85,7 +133,9 @@ def _load():
         "open": (ctypes.c_int, [ctypes.POINTER(_Options), handle_out]),
         "save": (ctypes.c_int, [handle, ctypes.c_int64, ctypes.c_int32, ctypes.POINTER(_Tensor), ctypes.c_size_t,
                                 ctypes.POINTER(text), ctypes.c_size_t, ctypes.POINTER(ctypes.c_int32)]),
+        "refuse": (ctypes.c_int, [handle, ctypes.c_int64, ctypes.c_int32, text]),
         "wait": (ctypes.c_int, [handle, ctypes.c_double]),
+        "hurry": (None, [handle, ctypes.c_double]),
         "get_stats": (ctypes.c_int, [handle, ctypes.POINTER(_Stats)]),
         "close": (ctypes.c_int, [handle]),
         "close_within": (ctypes.c_int, [handle, ctypes.c_double]),
@@ -164,46 +214,84 @@ class Writer:
         _lib.orrery_ckpt_options_init(ctypes.byref(options))
         if options.struct_size != ctypes.sizeof(_Options):
             raise CheckpointError("this module and liborrery_ckpt are of different versions")
-        options.directory = os.fsencode(directory)
-        options.session = session.encode() if session else None
-        if when_busy not in _POLICIES:
-            raise CheckpointError("when_busy is wait, skip or drop")
+        options.directory = _path(directory)
+        options.session = _text("session", session) if session is not None else None
+        if not isinstance(when_busy, str) or when_busy not in _POLICIES:
+            raise CheckpointError("when_busy is %r: it is wait, skip or drop" % (when_busy,))
         options.when_busy = _POLICIES[when_busy]
-        for name, value in (("rank", rank), ("world", world), ("keep_full", keep_full), ("keep_snapshot", keep_snapshot),
-                            ("buffers", buffers), ("buffer_bytes", buffer_bytes),
-                            ("write_bytes_per_second", write_bytes_per_second), ("wait_timeout_s", wait_timeout_s),
-                            ("peer_timeout_s", peer_timeout_s), ("close_timeout_s", close_timeout_s),
-                            ("pin", int(pin)), ("read_back", int(read_back)), ("lock", int(lock))):
-            setattr(options, name, value)
+        for name, value, high in (("rank", rank, 2**31 - 1), ("world", world, 2**31 - 1),
+                                  ("keep_full", keep_full, 2**32 - 1), ("keep_snapshot", keep_snapshot, 2**32 - 1),
+                                  ("buffers", buffers, 2**32 - 1), ("buffer_bytes", buffer_bytes, 2**63 - 1),
+                                  ("write_bytes_per_second", write_bytes_per_second, 2**63 - 1)):
+            setattr(options, name, _number(name, value, 0, high))
+        for name, value in (("wait_timeout_s", wait_timeout_s), ("peer_timeout_s", peer_timeout_s),
+                            ("close_timeout_s", close_timeout_s)):
+            setattr(options, name, _seconds(name, value))
+        for name, value in (("pin", pin), ("read_back", read_back), ("lock", lock)):
+            setattr(options, name, int(bool(value)))
         handle = ctypes.c_void_p()
         _call("open", ctypes.byref(options), ctypes.byref(handle))
         self._handle = handle
 
     def save(self, step, tensors, slot=FULL, metadata=None):
         """True: accepted. False: skipped, since storage is slow. The tensors may change as soon as it returns."""
+        handle = self._open()
+        try:
+            step = _number("step", step, 0, 2**63 - 1)
+            slot = _number("slot", slot, FULL, SNAPSHOT)
+            rows, alive = self._rows(tensors)
+            texts = self._texts({} if metadata is None else metadata)
+        except BaseException as error:  # the other ranks must hear that nothing comes from here
+            why = "%s: %s" % (type(error).__name__, error) if not isinstance(error, CheckpointError) else str(error)
+            known = step if isinstance(step, int) and 0 <= step < 2**63 else 0
+            _lib.orrery_ckpt_refuse(handle, known, SNAPSHOT if slot == SNAPSHOT else FULL,
+                                    why.encode("utf-8", "replace").replace(b"\0", b"?"))
+            if isinstance(error, (TypeError, ValueError, OverflowError, AttributeError, LookupError)):
+                raise CheckpointError(why) from error
+            raise
+        pairs = (ctypes.c_char_p * max(1, len(texts)))(*texts)
+        outcome = ctypes.c_int32()
+        _call("save", handle, step, slot, rows, len(alive), pairs, len(texts) // 2, ctypes.byref(outcome))
+        return outcome.value == 0
+
+    @staticmethod
+    def _rows(tensors):
+        """The tensors as the library takes them, and what must stay alive meanwhile."""
         rows = (_Tensor * max(1, len(tensors)))()
         alive = []
         for row, (name, tensor) in zip(rows, tensors.items()):
+            encoded = _text("the name of a tensor", name)
             split = tensor if isinstance(tensor, Split) else None
             dtype, place, shape, address, keep = _describe(split.tensor if split else tensor)
             if len(shape) > _MAX_DIMS:
                 raise CheckpointError("%s has more than eight dimensions" % name)
-            encoded = name.encode()
-            alive += [keep, encoded]
+            alive.append((keep, encoded))
             row.name, row.dtype, row.place, row.dims, row.data = encoded, dtype, place, len(shape), address
             row.shape[:len(shape)] = shape
-            row.split_dim = split.dim if split else -1
+            row.split_dim = -1
             if split:
-                row.offset, row.whole = split.offset, split.whole
-        texts = [str(text).encode() for pair in (metadata or {}).items() for text in pair]
-        pairs = (ctypes.c_char_p * max(1, len(texts)))(*texts)
-        outcome = ctypes.c_int32()
-        _call("save", self._open(), step, slot, rows, len(tensors), pairs, len(texts) // 2, ctypes.byref(outcome))
-        return outcome.value == 0
+                row.split_dim = _number("dim of the split of %s" % name, split.dim, 0, _MAX_DIMS - 1)
+                row.offset = _number("offset of the split of %s" % name, split.offset, 0, 2**63 - 1)
+                row.whole = _number("whole of the split of %s" % name, split.whole, 0, 2**63 - 1)
+        return rows, alive
+
+    @staticmethod
+    def _texts(metadata):
+        texts = [(str(key), str(value)) for key, value in metadata.items()]
+        if len({key for key, _ in texts}) < len(texts):
+            raise CheckpointError("two keys of the metadata are the same as text")
+        return [encoded for key, value in texts for encoded in (
+            _text("a key of the metadata", key), _text("the value of %s in the metadata" % ascii(key), value))]
 
     def wait(self, timeout_s=600.0):
         """Until all that was accepted is written (on rank 0: complete); raises if something of it failed."""
-        _call("wait", self._open(), timeout_s)
+        _call("wait", self._open(), _seconds("timeout_s", timeout_s))
+
+    def hurry(self, within_s):
+        """The process is about to be ended: save() does not wait for a buffer any more, wait() and close() end after within_s
+        at the latest, also those under way in another thread. A signal handler of Python runs only when a call that waits
+        has returned: so a job that is sent signals sets wait_timeout_s below the time it is given to end."""
+        _lib.orrery_ckpt_hurry(self._open(), _seconds("within_s", within_s))
 
     def stats(self):
         stats = _Stats(struct_size=ctypes.sizeof(_Stats))
@@ -211,6 +299,8 @@ class Writer:
         return {name: getattr(stats, name) for name, _ in _Stats._fields_[1:]}
 
     def close(self, timeout_s=None):
+        if timeout_s is not None:
+            timeout_s = _seconds("timeout_s", timeout_s)
         handle, self._handle = self._handle, None
         if handle and timeout_s is None:
             _call("close", handle)
@@ -274,17 +364,24 @@ class Checkpoint:
         return {name: (_DTYPES[dtype], shape) for name, (dtype, shape) in self._tensors.items()}
 
     def verify(self, part=0, parts=1):
-        _call("verify", self._handle, part, parts)
+        _call("verify", self._handle, _number("part", part, 0, 2**31 - 1), _number("parts", parts, 1, 2**31 - 1))
 
     def read(self, name, dim=None, begin=0, end=None, out=None):
         """The tensor, or [begin, end) of it along `dim`: a new numpy array, or into `out`. bfloat16 and float8, which numpy
         lacks, come as uint16 and uint8 of the same bits unless `out` is a torch tensor."""
-        if name not in self._tensors:
-            raise CheckpointError("no such tensor: %s" % name)
+        if not isinstance(name, str) or name not in self._tensors:
+            raise CheckpointError("no such tensor: %s" % ascii(name))
         dtype, shape = self._tensors[name]
         shape, start = list(shape), [0] * len(shape)
+        if dim is None and (end is not None or begin != 0):
+            raise CheckpointError("begin and end of %s need dim: along which dimension?" % name)
         if dim is not None:
-            start[dim], shape[dim] = begin, (shape[dim] if end is None else end) - begin
+            if not shape:
+                raise CheckpointError("%s has no dimension to read a part along" % name)
+            dim = _number("dim", dim, -len(shape), len(shape) - 1)
+            begin = _number("begin", begin, 0, shape[dim])
+            end = shape[dim] if end is None else _number("end", end, begin, shape[dim])
+            start[dim], shape[dim] = begin, end - begin
         if out is None:
             import numpy
             plain = {"bfloat16": "uint16", "float8_e5m2": "uint8", "float8_e4m3fn": "uint8"}
@@ -308,20 +405,23 @@ class Checkpoint:
 
 
 def newest_good(directory, full=True, snapshots=True):
-    """The newest checkpoint of which every byte is as written; None if none was ever completed there. One rank asks and
-    tells the others its id."""
+    """The newest checkpoint of which every byte is as written; None if none was ever completed there (or its file system is
+    not mounted, which looks the same). One rank asks and tells the others its id."""
     handle = ctypes.c_void_p()
-    if _call("newest_good", os.fsencode(directory), int(full) + 2 * int(snapshots), ctypes.byref(handle)) == 2:
+    slots = int(bool(full)) + 2 * int(bool(snapshots))
+    if slots == 0:
+        raise CheckpointError("asked for neither full checkpoints nor snapshots")
+    if _call("newest_good", _path(directory), slots, ctypes.byref(handle)) == 2:
         return None
     return Checkpoint(handle)
 
 
 def open(directory, id):  # pylint: disable=redefined-builtin
     handle = ctypes.c_void_p()
-    _call("open_id", os.fsencode(directory), id.encode(), ctypes.byref(handle))
+    _call("open_id", _path(directory), _text("id", id), ctypes.byref(handle))
     return Checkpoint(handle)
 
 
 def withdraw_after(directory, id):
     """Later ones are not loaded any more: for a job that goes back on purpose."""
-    _call("withdraw_after", os.fsencode(directory), id.encode())
+    _call("withdraw_after", _path(directory), _text("id", id))
