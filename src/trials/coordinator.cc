@@ -175,6 +175,11 @@ Status Coordinator::mark(StoredCheckpoint& c, const std::string& state, const st
   return store_.update(c);
 }
 
+bool Coordinator::has_free_items(const StoredCheckpoint& c) const {
+  return std::any_of(config_.datasets.begin(), config_.datasets.end(),
+                     [&](const EvalDataset& d) { return !free_items(d.items, taken(c.id, d.name)).empty(); });
+}
+
 Status Coordinator::scan_model(const EvalModel& model) {
   const std::string directory =
       fs::absolute(fs::path(config_.directory) / model.checkpoints).lexically_normal().string();
@@ -184,13 +189,10 @@ Status Coordinator::scan_model(const EvalModel& model) {
   std::set<std::string> there(names->begin(), names->end());
   for (StoredCheckpoint& c : checkpoints_)
     if (c.model == model.name && c.state == "ready" && there.count(c.name) == 0 && c.path == directory + "/" + c.name) {
-      const bool left = std::any_of(config_.datasets.begin(), config_.datasets.end(), [&](const EvalDataset& d) {
-        return !free_items(d.items, taken(c.id, d.name)).empty();
-      });
       // A node that has a copy can go on; what is done needs it no more.
       const bool copied = std::any_of(holds_.begin(), holds_.end(),
                                       [&](const auto& h) { return h.first.first == c.id && h.second.held(); });
-      if (left && !copied)
+      if (has_free_items(c) && !copied)
         if (auto ok = mark(c, "vanished", "it is no longer in " + directory); !ok) return ok;
     }
   for (auto it = waiting_.begin(); it != waiting_.end();)
@@ -216,7 +218,7 @@ Status Coordinator::scan_model(const EvalModel& model) {
       waiting_.erase({model.name, name});
       continue;
     }
-    if (known != nullptr && known->state == "ready")
+    if (known != nullptr && known->state == "ready" && has_free_items(*known))
       if (auto ok = mark(*known, "altered", "it was altered after it was found"); !ok) return ok;
     if (seen.fingerprint != files->fingerprint) {
       // Written long ago counts as having been looked at then.
@@ -255,10 +257,7 @@ void Coordinator::keep_copies() {
   for (const StoredCheckpoint& c : checkpoints_) {
     const bool going = std::any_of(pieces_.begin(), pieces_.end(),
                                    [&](const StoredPiece& p) { return p.checkpoint == c.id && p.state == "assigned"; });
-    const bool left = c.state == "ready" && hopeless_.empty() &&
-                      std::any_of(config_.datasets.begin(), config_.datasets.end(), [&](const EvalDataset& d) {
-                        return !free_items(d.items, taken(c.id, d.name)).empty();
-                      });
+    const bool left = c.state == "ready" && hopeless_.empty() && has_free_items(c);
     for (const std::string& n : nodes) {
       CopyLock& hold = holds_[{c.id, n}];
       if (left || going) {
@@ -301,14 +300,14 @@ Status Coordinator::interrupt() {
     if (t.state != "started") continue;
     runner_.stop(trial_directory(t.id), t.handle);
     const auto result = read_result(trial_directory(t.id));
-    t.kind = "stopped";
+    if (!result || !result->good()) t.kind = "stopped";
     if (auto ok = end_trial(t, result ? &*result : nullptr); !ok) return ok;
   }
   for (StoredMetric& m : metrics_) {
     if (m.state != "started") continue;
     runner_.stop(metric_directory(m.id), m.handle);
     const auto result = read_result(metric_directory(m.id));
-    m.kind = "stopped";
+    if (!result || !result->good()) m.kind = "stopped";
     if (auto ok = end_metric(m, result ? &*result : nullptr); !ok) return ok;
   }
   return {};

@@ -185,14 +185,14 @@ Status Coordinator::watch_metrics() {
 Result<Scores> Coordinator::read_scores(const StoredMetric& m) const {
   const CommandWords words = words_of(m);
   if (words.pieces.empty()) return fail("its outputs are gone", metric_directory(m.id));
+  const auto at = fill_word(config_.metric.scores_at, words);
+  if (!at) return tl::unexpected(at.error());
   if (!config_.metric.scores_file.empty()) {
     const auto pattern = fill_word(config_.metric.scores_file, words);
     if (!pattern) return tl::unexpected(pattern.error());
-    const auto at = fill_word(config_.metric.scores_at, words);
-    if (!at) return tl::unexpected(at.error());
     return scores_of_files(files_like(*pattern), *at);
   }
-  if (fs::exists(words.scores)) return scores_of_files({words.scores}, config_.metric.scores_at);
+  if (fs::exists(words.scores)) return scores_of_files({words.scores}, *at);
   return scores_of_last_line(metric_directory(m.id) + "/out.log");
 }
 

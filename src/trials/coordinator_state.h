@@ -47,6 +47,7 @@ class Coordinator {
   std::string trial_directory(std::int64_t trial) const;
   CommandWords words_of(const StoredTrial& t, const std::vector<const StoredPiece*>& pieces) const;
   std::vector<StoredPiece*> pieces_of(std::int64_t trial, const char* state);
+  bool has_free_items(const StoredCheckpoint& c) const;
   std::vector<ItemRange> taken(std::int64_t checkpoint, const std::string& dataset) const;
 
   // coordinator_metrics.cc

@@ -20,13 +20,13 @@
 namespace orrery {
 
 struct JobSpec {
-  std::vector<std::string> argv;  // "{model}" becomes where the model is
-  std::vector<std::pair<std::string, std::string>> environment;
-  std::string directory;  // where the command starts; "" = the job's own
+  std::vector<std::string> argv{};  // "{model}" becomes where the model is
+  std::vector<std::pair<std::string, std::string>> environment{};
+  std::string directory{};  // where the command starts; "" = the job's own
   double limit_s = 86'400;
   bool loads = false;  // with a copy in the node's memory
-  std::string source, fingerprint;
-  CopyTerms copy;
+  std::string source{}, fingerprint{};
+  CopyTerms copy{};
   bool storage_when_full = true;
 };
 
