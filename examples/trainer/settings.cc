@@ -134,6 +134,15 @@ Settings parse(int argc, char** argv) {
       "from then on), corrupt (the newest checkpoint, then kill), oom, error");
   app.add_option("--fault-marks", s.fault_marks, "directory: each fault strikes once, whatever is started again");
   app.add_option("--weights-out", s.weights_out, "the final weights as a safetensors file");
+  app.add_option(
+      "--evaluate", s.evaluate,
+      "instead of training: the losses of these weights (a checkpoint's directory, or a safetensors file) on\n"
+      "made text, for the pieces that --work lists");
+  app.add_option("--work", s.work, "with --evaluate: JSON list of {dataset, first, items, output}");
+  app.add_option("--score", s.score, "instead of training: scores of outputs of --evaluate, one line of JSON");
+  app.add_option("--resamples", s.resamples, "with --score: for the interval")->capture_default_str();
+  app.add_option("--read-bytes-per-second", s.read_bytes_per_second, "with --evaluate, to play slow storage");
+  app.add_option("--read-rate-file", s.read_rate_file, "those who name the same file share that rate");
   app.add_option("--log-interval", s.log_interval)->capture_default_str()->check(CLI::Range(1, 1000000));
   app.add_flag("--quiet", s.quiet, "no line an iteration");
   try {
@@ -163,6 +172,9 @@ Settings parse(int argc, char** argv) {
     if (s.rank >= 0 && s.addresses.size() != static_cast<std::size_t>(s.world)) {
       throw CLI::ValidationError("--addresses", "needs one a rank");
     }
+    if (s.evaluate.empty() != s.work.empty()) throw CLI::ValidationError("--evaluate", "needs --work, and it that");
+    if ((s.read_bytes_per_second > 0) != !s.read_rate_file.empty())
+      throw CLI::ValidationError("--read-bytes-per-second", "needs --read-rate-file, and it that");
     if (s.rank >= s.world) throw CLI::ValidationError("--rank", "must be below --world");
     const bool saves = s.save_interval > 0 || s.snapshot_interval > 0 || s.save_seconds > 0 || !s.load.empty();
     if (saves && s.save.empty()) throw CLI::ValidationError("--save", "is needed to save or load");

@@ -44,6 +44,13 @@ struct Settings {
   std::vector<Fault> faults;
   std::string weights_out;
   std::int64_t log_interval = 1;
+
+  std::string evaluate;  // instead of training: weights to evaluate; a checkpoint's directory or a safetensors file
+  std::string work;      // JSON list of {dataset, first, items, output}
+  std::vector<std::string> score;  // instead of training: outputs of --evaluate to score
+  std::size_t resamples = 1000;
+  std::uint64_t read_bytes_per_second = 0;  // of reading weights, shared by all that name ...
+  std::string read_rate_file;               // ... this file
   bool quiet = false;
 };
 

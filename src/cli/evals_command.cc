@@ -1,11 +1,23 @@
 // orrery evals: evaluation of checkpoints on many datasets, as a plan, as a simulation and for real.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "base/byte_source.h"
+#include "base/json_text.h"
 #include "base/output.h"
+#include "base/progress.h"
 #include "cli/common_options.h"
 #include "cli/options.h"
 #include "cli/read_options.h"
+#include "importers/log_text.h"
 #include "reports/evals.h"
+#include "rules/diagnose.h"
 #include "trials/config.h"
+#include "trials/coordinator.h"
 #include "trials/draw.h"
+#include "trials/job.h"
 #include "writers/html.h"
 
 namespace orrery {
@@ -34,10 +46,68 @@ Result<int> answer(Document document, const std::vector<Chart>& charts, const Ev
   return emit(document, options);
 }
 
+volatile sig_atomic_t asked_to_stop = 0;  // a handler can reach nothing else
+void on_stop(int) { asked_to_stop = 1; }
+
+std::string own_program() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::string("orrery") : path.string();
+}
+
+// Why a command failed, by the rules of `orrery diagnose` over what it said.
+FailureCause cause_of(const Matcher& matcher, const std::string& log) {
+  FailureCause cause;
+  auto source = open_file(log);
+  if (!source) return cause;
+  const auto table = read_log(std::move(*source), log, matcher, {});
+  if (!table) return cause;
+  const Diagnosis d = diagnose(*table, matcher);
+  if (d.verdict != Verdict::failed && d.verdict != Verdict::interrupted) return cause;
+  cause.reason = d.reason;
+  cause.again = d.restart != "no";
+  if (!d.evidence.empty()) cause.line = quote_for_people(d.evidence.front().text, 200);
+  return cause;
+}
+
+Result<int> run_for_real(const EvalConfig& config, const Args& args, const RunOptions& options) {
+  struct sigaction action {};
+  action.sa_handler = on_stop;
+  for (const int s : {SIGTERM, SIGINT, SIGHUP}) ::sigaction(s, &action, nullptr);
+  Progress progress(options.show_progress);
+  progress.stage("looking for checkpoints");
+  EvalHooks hooks;
+  std::shared_ptr<Matcher> matcher;  // takes a second to compile: for the first failure
+  hooks.cause = [&](const std::string& log) {
+    Notes ignored;
+    if (!matcher)
+      if (const auto rules = built_in_rules(); rules)
+        if (auto compiled = Matcher::compile(*rules, ignored); compiled) matcher = *compiled;
+    return matcher ? cause_of(*matcher, log) : FailureCause{};
+  };
+  hooks.stop = [] { return asked_to_stop != 0; };
+  hooks.progress = [&](const EvalProgress& p) {
+    progress.stage(fmt::format("{} of {} scored, {} failed; {} trials, {} metrics run", p.scored, p.datasets, p.failed,
+                               p.trials, p.metrics));
+    progress.update(static_cast<std::uint64_t>(p.scored + p.failed), static_cast<std::uint64_t>(p.datasets));
+  };
+  hooks.watch = args.has("--watch");
+  if (config.cluster.slurm) return fail("not yet", "[cluster] runs");
+  const std::unique_ptr<JobRunner> runner = local_runner(config, own_program());
+  auto outcome = coordinate(config, *runner, hooks);
+  progress.finish();
+  if (!outcome) return tl::unexpected(outcome.error());
+  const Document document = evals_run_document(config, *outcome);
+  const auto status = answer(document, {}, config, args, options);
+  if (!status) return status;
+  return outcome->complete ? *status : kIncomplete;
+}
+
 Result<int> run_evals(const Args& args) {
   const auto options = understand(*find_command("evals"), args);
   if (!options) return tl::unexpected(options.error());
   const std::string& what = args.positional[0];
+  if (what == "job") return run_job(args.positional[1]);
   if (what != "plan" && what != "run" && what != "simulate")
     return fail("not known: " + what, "evals", "plan, run or simulate");
   auto config = read_eval_config(args.positional[1]);
@@ -45,8 +115,11 @@ Result<int> run_evals(const Args& args) {
   if (auto ok = overrides(args, *config); !ok) return tl::unexpected(ok.error());
   if (const std::string path = args.value("--html"); !path.empty())
     if (auto ok = check_writable(path); !ok) return tl::unexpected(ok.error());
+  if (what == "run") return run_for_real(*config, args, *options);
   if (what == "plan") {
-    const PlannedEvals plan = plan_evals(*config, draw_units(*config, 1));
+    const auto measured = measured_times(*config);
+    if (!measured) return tl::unexpected(measured.error());
+    const PlannedEvals plan = plan_evals(*config, draw_units(*config, 1, *measured));
     return answer(evals_plan_document(*config, plan), evals_charts(*config, plan), *config, args, *options);
   }
   std::vector<SimulatedRuns> clusters;
@@ -83,6 +156,7 @@ Command evals_command() {
                   {"--prior-error", "PCT",
                    "how far times turn out from what is believed, sigma in % (default: the file's, else 5)",
                    Takes::word},
+                  {"--watch", "", "run: when everything is done, wait for checkpoints that appear, until interrupted"},
                   {"--html", "FILE", "write one self-contained page: the schedule as a chart, and the tables",
                    Takes::file},
                   kCsv,

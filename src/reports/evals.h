@@ -4,12 +4,16 @@
 
 #include "data/chart.h"
 #include "data/table.h"
+#include "trials/coordinator.h"
 #include "trials/draw.h"
 
 namespace orrery {
 
 Document evals_plan_document(const EvalConfig& config, const PlannedEvals& plan);
 Document evals_simulate_document(const EvalConfig& config, const std::vector<SimulatedRuns>& clusters);
+
+// Of a run: its scores, and its trials as they went.
+Document evals_run_document(const EvalConfig& config, const EvalOutcome& outcome);
 
 // GPUs and metric jobs over time.
 Chart evals_gantt(const EvalConfig& config, std::int64_t nodes, const BelievedUnits& believed,

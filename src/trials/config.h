@@ -93,6 +93,11 @@ struct DefaultPrior {
   double item_s = 1, metric_s = 10;
 };
 
+// What was measured before, one a dataset; kNotKnown where nothing was.
+struct MeasuredTimes {
+  double item_s = kNotKnown, metric_item_s = kNotKnown;
+};
+
 struct SimulateTerms {
   std::int64_t seeds = 20;
   std::vector<std::int64_t> nodes;  // empty = cluster.nodes

@@ -36,7 +36,7 @@ std::int32_t judge_index(const EvalConfig& config, const std::string& name) {
 
 }  // namespace
 
-BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed) {
+BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed, const MeasuredByName& measured) {
   BelievedUnits out;
   const auto add = [&](EvalUnit u, std::string name) {
     u.dataset = static_cast<std::int32_t>(out.datasets.size());
@@ -46,13 +46,19 @@ BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed) {
   for (const EvalDataset& d : config.datasets) {
     EvalUnit u;
     u.items = d.items;
-    u.item_s = std::isnan(d.item_s) ? config.prior.item_s : d.item_s;
-    u.metric_s = std::isnan(d.metric_s) ? config.prior.metric_s : d.metric_s;
+    MeasuredTimes known{d.item_s, d.metric_s / static_cast<double>(d.items)};
+    if (const auto it = measured.find({config.models.front().name, d.name}); it != measured.end()) {
+      if (!std::isnan(it->second.item_s)) known.item_s = it->second.item_s;
+      if (!std::isnan(it->second.metric_item_s)) known.metric_item_s = it->second.metric_item_s;
+    }
+    u.item_s = std::isnan(known.item_s) ? config.prior.item_s : known.item_s;
+    u.metric_s =
+        std::isnan(known.metric_item_s) ? config.prior.metric_s : known.metric_item_s * static_cast<double>(d.items);
     u.prepare_s = d.prepare_s;
     u.judge = judge_index(config, d.judge);
     u.split = d.split && config.inference.splits;
     u.metric_by_item = d.metric_by_item;
-    out.defaulted += std::isnan(d.item_s) || std::isnan(d.metric_s) ? 1 : 0;
+    out.defaulted += std::isnan(known.item_s) || std::isnan(known.metric_item_s) ? 1 : 0;
     add(u, d.name);
   }
   Draws draws(seed);

@@ -1,7 +1,9 @@
 // What is to be simulated: units of a configuration, their times as believed and as they turn out.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trials/config.h"
@@ -20,7 +22,9 @@ struct BelievedUnits {
 
 // Deterministic in `seed`: times of [[drawn]] datasets by their law, all in an order drawn as well, so that no order
 // of a file favours anyone. Without [[drawn]] the datasets as they are.
-BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed);
+// `measured` wins over what the file says.
+using MeasuredByName = std::map<std::pair<std::string, std::string>, MeasuredTimes>;  // (model, dataset)
+BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed, const MeasuredByName& measured = {});
 
 // Times as they turn out: each unit's multiplied by a factor whose logarithm is normal with sigma `error`.
 std::vector<EvalUnit> draw_truth(const std::vector<EvalUnit>& believed, double error, std::uint64_t seed);

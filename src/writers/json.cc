@@ -85,11 +85,18 @@ void add_along_path(Json& out, const Section& s) {
       on_element = part.ends_with("[]") || part.ends_with("{}");
       const bool in_array = part.ends_with("[]");
       if (on_element) part.remove_suffix(2);
+      std::size_t levels = on_element ? 1 : 0;
+      for (; part.ends_with("{}"); ++levels) part.remove_suffix(2);  // "scores{}{}": objects within objects
       place = &(*place)[std::string(part)];
-      if (!on_element) continue;
-      const Json name = std::visit(CellToJson{}, row[used++]);
-      place =
-          in_array ? &element_named(*place, name) : &(*place)[name.is_string() ? name.get<std::string>() : name.dump()];
+      for (std::size_t level = 0; level < levels; ++level) {
+        const Json name = std::visit(CellToJson{}, row[used++]);
+        place = in_array ? &element_named(*place, name)
+                         : &(*place)[name.is_string() ? name.get<std::string>() : name.dump()];
+      }
+    }
+    if (s.values && on_element && s.key.ends_with("{}")) {  // a member's value itself
+      *place = std::visit(CellToJson{}, row[used]);
+      continue;
     }
     if (s.values) {
       if (!place->is_array()) *place = Json::array();

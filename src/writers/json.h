@@ -15,7 +15,7 @@ namespace orrery {
 // array "clusters" (its member "name"; made where it is not there yet), the second the member of the object "by_type",
 // and the other columns are what stands in "counts" there. A path that ends in [] or {} puts them on the element
 // itself. With `values` the rows are lists: [[1, 6740], [2, 8538]]; of one
-// column, its values.
+// column, its values; in a key that ends in {}, the member's value. "a{}{}" names a member of a member.
 std::string to_json(const Document& document);
 
 std::string_view name_of(Severity severity);  // "info", "warning", "data-loss"

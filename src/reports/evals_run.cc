@@ -1,0 +1,188 @@
+// What `orrery evals run` answers.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "reports/evals.h"
+
+namespace orrery {
+namespace {
+
+std::string trial_name(std::int64_t id) { return fmt::format("t{}", id); }
+
+const StoredCheckpoint* checkpoint_of(const EvalOutcome& o, std::int64_t id) {
+  for (const StoredCheckpoint& c : o.checkpoints)
+    if (c.id == id) return &c;
+  return nullptr;
+}
+
+// A name of a checkpoint that two models have, or two states of one, is made its own.
+std::map<std::int64_t, std::string> names_of(const EvalOutcome& o) {
+  std::map<std::string, int> seen;
+  for (const StoredCheckpoint& c : o.checkpoints) ++seen[c.name];
+  std::map<std::int64_t, std::string> names;
+  for (const StoredCheckpoint& c : o.checkpoints)
+    names[c.id] = seen[c.name] == 1 ? c.name : fmt::format("{}/{}#{}", c.model, c.name, c.id);
+  return names;
+}
+
+struct Clock {
+  double begin = 0, end = 0;
+};
+
+Clock clock_of(const EvalOutcome& o) {
+  Clock c;
+  for (const StoredTrial& t : o.trials) {
+    if (t.begun > 0 && (c.begin == 0 || t.begun < c.begin)) c.begin = t.begun;
+    c.end = std::max(c.end, t.ended);
+  }
+  for (const StoredMetric& m : o.metrics) c.end = std::max(c.end, m.ended);
+  return c;
+}
+
+Section scores_section(const EvalOutcome& o, const std::map<std::int64_t, std::string>& names) {
+  Section s{.key = "results", .title = "Scores", .table = {}};
+  s.table.columns = {
+      {.key = "model"}, {.key = "checkpoint"}, {.key = "dataset"}, {.key = "score"}, {.key = "value", .digits = 4},
+      {.key = "items"}, {.key = "state"},      {.key = "why"}};
+  for (const ScoredDataset& d : o.datasets) {
+    const StoredCheckpoint* c = checkpoint_of(o, d.checkpoint);
+    const auto row = [&](const Cell& score, const Cell& value) {
+      s.table.rows.push_back({c->model, names.at(c->id), d.dataset, score, value, d.scored_items, d.state,
+                              d.why.empty() ? Cell{} : Cell{d.why}});
+    };
+    if (d.scores.empty()) row({}, {});
+    for (const auto& [name, value] : d.scores) row(name, value);
+  }
+  return s;
+}
+
+void add_trials(const EvalOutcome& o, const std::map<std::int64_t, std::string>& names, const Clock& clock,
+                Document& d) {
+  Section rows{.key = "trials", .title = "", .table = {}};
+  for (const char* key : {"id", "name", "checkpoint", "node", "gpu", "start_s", "loaded_s", "end_s", "state", "kind",
+                          "why", "load_from", "load_s"})
+    rows.table.columns.push_back({.key = key, .json_only = true});
+  Section datasets{.key = "trials[].datasets", .title = "", .table = {}, .values = true};
+  datasets.table.columns = {{.key = "name", .json_only = true}, {.key = "dataset", .json_only = true}};
+  Section pieces{.key = "trials[].pieces", .title = "", .table = {}};
+  for (const char* key : {"name", "dataset", "first", "items", "state", "end_s"})
+    pieces.table.columns.push_back({.key = key, .json_only = true});
+  const auto at = [&](double t) { return t > 0 ? Cell{t - clock.begin} : Cell{}; };
+  for (const StoredTrial& t : o.trials)
+    rows.table.rows.push_back({trial_name(t.id), trial_name(t.id), names.at(t.checkpoint), t.node, t.gpu, at(t.begun),
+                               at(t.loaded), at(t.ended), t.state, t.kind, t.why, t.load_from, t.load_s});
+  for (const StoredPiece& p : o.pieces) {
+    if (p.trial == 0) continue;
+    datasets.table.rows.push_back({trial_name(p.trial), p.dataset});
+    pieces.table.rows.push_back({trial_name(p.trial), p.dataset, p.first, p.items, p.state, at(p.ended)});
+  }
+  Section metrics{.key = "metrics", .title = "", .table = {}};
+  for (const char* key : {"checkpoint", "dataset", "first", "items", "state", "kind", "why", "start_s", "end_s"})
+    metrics.table.columns.push_back({.key = key, .json_only = true});
+  for (const StoredMetric& m : o.metrics)
+    metrics.table.rows.push_back(
+        {names.at(m.checkpoint), m.dataset, m.first, m.items, m.state, m.kind, m.why, at(m.begun), at(m.ended)});
+  d.sections.push_back(std::move(rows));
+  d.sections.push_back(std::move(datasets));
+  d.sections.push_back(std::move(pieces));
+  d.sections.push_back(std::move(metrics));
+}
+
+// The same evaluation by other schedules, from the times that were measured: a model's answer, not a measurement.
+void add_yardsticks(const EvalConfig& config, const EvalOutcome& o, Section& top) {
+  MeasuredByName measured;
+  std::map<std::pair<std::string, std::string>, std::pair<double, std::int64_t>> metric_s;
+  for (const StoredMetric& m : o.metrics)
+    if (const StoredCheckpoint* c = checkpoint_of(o, m.checkpoint); c != nullptr && m.state == "ended") {
+      auto& [seconds, items] = metric_s[{c->model, m.dataset}];
+      seconds += std::max(0.0, m.ended - m.begun);
+      items += m.items;
+    }
+  for (const auto& [key, sum] : metric_s)
+    measured[key].metric_item_s = sum.first / static_cast<double>(std::max<std::int64_t>(1, sum.second));
+  std::map<std::int64_t, double> begin;  // of each trial: its command
+  for (const StoredTrial& t : o.trials) begin[t.id] = t.loaded > 0 ? t.loaded : t.begun;
+  std::vector<StoredPiece> pieces(o.pieces);
+  std::sort(pieces.begin(), pieces.end(), [](const StoredPiece& a, const StoredPiece& b) { return a.ended < b.ended; });
+  std::map<std::pair<std::string, std::string>, std::pair<double, std::int64_t>> item_s;
+  for (const StoredPiece& p : pieces) {
+    const StoredCheckpoint* c = checkpoint_of(o, p.checkpoint);
+    if (p.state != "dumped" || c == nullptr) continue;
+    auto& [seconds, items] = item_s[{c->model, p.dataset}];
+    seconds += std::max(0.0, p.ended - begin[p.trial]);
+    items += p.items;
+    begin[p.trial] = std::max(begin[p.trial], p.ended);
+  }
+  for (const auto& [key, sum] : item_s)
+    measured[key].item_s = sum.first / static_cast<double>(std::max<std::int64_t>(1, sum.second));
+  EvalConfig known = config;
+  for (std::size_t m = 0; m < known.models.size(); ++m)
+    for (const StoredCheckpoint& c : o.checkpoints)
+      if (c.model == known.models[m].name) known.models[m].size_gb = static_cast<double>(c.bytes) / 1e9;
+  if (config.cluster.load_bytes_per_s > 0) known.cluster.link_gbit_per_s = config.cluster.load_bytes_per_s * 8 / 1e9;
+  const PlannedEvals plan = plan_evals(known, draw_units(known, 1, measured));
+  auto& row = top.table.rows.front();
+  row[1] = plan.baseline_s;
+  row[2] = plan.size_partitioner_s;
+  row[3] = plan.bound_s;
+}
+
+}  // namespace
+
+Document evals_run_document(const EvalConfig& config, const EvalOutcome& o) {
+  Document d;
+  d.command = "evals";
+  const Clock clock = clock_of(o);
+  const auto names = names_of(o);
+  Section top{.key = "", .title = "", .single = true, .table = {}};
+  for (const char* key : {"makespan_s", "baseline_s", "size_partitioner_s", "lower_bound_s", "scored", "datasets"})
+    top.table.columns.push_back({.key = key, .json_only = true});
+  const auto scored =
+      std::count_if(o.datasets.begin(), o.datasets.end(), [](const ScoredDataset& s) { return s.state == "scored"; });
+  top.table.rows.push_back({std::max(0.0, clock.end - clock.begin),
+                            {},
+                            {},
+                            {},
+                            static_cast<std::int64_t>(scored),
+                            static_cast<std::int64_t>(o.datasets.size())});
+  if (o.checkpoints.size() == 1) add_yardsticks(config, o, top);
+  d.sections.push_back(std::move(top));
+  d.sections.push_back(scores_section(o, names));
+  Section scores{.key = "scores{}{}{}", .title = "", .table = {}, .values = true};
+  for (const char* key : {"checkpoint", "dataset", "score", "value"})
+    scores.table.columns.push_back({.key = key, .json_only = true});
+  for (const ScoredDataset& s : o.datasets)
+    if (s.state == "scored")
+      for (const auto& [name, value] : s.scores)
+        scores.table.rows.push_back({names.at(s.checkpoint), s.dataset, name, value});
+  d.sections.push_back(std::move(scores));
+  add_trials(o, names, clock, d);
+  d.notes = o.notes;
+  for (const ScoredDataset& s : o.datasets)
+    if (s.state == "failed")
+      d.notes.add("dataset-failed", Severity::data_loss, 1,
+                  fmt::format("{} of {}: {}", s.dataset, names.at(s.checkpoint), s.why),
+                  "it has no score; when the cause is mended, run again: what is done stays");
+    else if (s.state == "not tried" && !o.stopped)
+      d.notes.add("dataset-not-tried", Severity::data_loss, 1,
+                  fmt::format("{} of {}: {}", s.dataset, names.at(s.checkpoint), s.why),
+                  "the same failure came again and again, and nothing had worked");
+  if (o.stopped)
+    d.notes.add("stopped", Severity::data_loss, 1,
+                fmt::format("{} of {} datasets are scored", scored, o.datasets.size()),
+                "it was told to stop; run again to go on");
+  const auto retried = std::count_if(o.trials.begin(), o.trials.end(),
+                                     [](const StoredTrial& t) { return t.state == "failed" || t.state == "lost"; });
+  const auto first = std::find_if(o.trials.begin(), o.trials.end(),
+                                  [](const StoredTrial& t) { return t.state == "failed" || t.state == "lost"; });
+  if (retried > 0)
+    d.notes.add("trials-failed", Severity::info, static_cast<std::uint64_t>(retried),
+                fmt::format("{} on {} GPU {}: {}{}{}", trial_name(first->id), first->node, first->gpu, first->kind,
+                            first->why.empty() ? "" : ": ", first->why),
+                "what they had not done was done by others, or has a row above");
+  return d;
+}
+
+}  // namespace orrery

@@ -1,0 +1,392 @@
+// What the coordinator does in turn: looks for checkpoints, at jobs, begins others.
+#include "trials/coordinator.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "base/output.h"
+#include "trials/coordinator_state.h"
+
+namespace orrery {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kScanEvery = 0.5;  // seconds
+
+// One coordinator a state. The lock goes with the process; it holds between hosts where the file system has locks.
+class StateLock {
+ public:
+  static Result<StateLock> take(const std::string& state) {
+    StateLock lock;
+    const std::string path = state + "/lock";
+    lock.fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (lock.fd_ < 0) return fail(std::string("cannot be opened: ") + std::strerror(errno), path);
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    if (::fcntl(lock.fd_, F_OFD_SETLK, &whole) != 0) {
+      if (errno != EAGAIN && errno != EACCES)
+        return fail(std::string("cannot be locked: ") + std::strerror(errno), path);
+      char who[256] = "";
+      (void)!::pread(lock.fd_, who, sizeof who - 1, 0);
+      return fail(fmt::format("another coordinator works here ({})", std::string(who, std::strcspn(who, "\n"))), state,
+                  "wait for it, or stop it");
+    }
+    char host[256] = "";
+    ::gethostname(host, sizeof host - 1);
+    const std::string who = fmt::format("process {} on {}\n", ::getpid(), host);
+    if (::ftruncate(lock.fd_, 0) == 0) (void)!::pwrite(lock.fd_, who.data(), who.size(), 0);
+    return lock;
+  }
+  StateLock(StateLock&& o) noexcept : fd_(std::exchange(o.fd_, -1)) {}
+  StateLock& operator=(StateLock&&) = delete;
+  ~StateLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+ private:
+  StateLock() = default;
+  int fd_ = -1;
+};
+
+}  // namespace
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string state_directory(const EvalConfig& config) {
+  return fs::absolute(fs::path(config.directory) / config.state).lexically_normal().string();
+}
+
+Result<std::map<std::pair<std::string, std::string>, MeasuredTimes>> measured_times(const EvalConfig& config) {
+  std::map<std::pair<std::string, std::string>, MeasuredTimes> out;
+  auto store = RunStore::look(state_directory(config) + "/evals.db");
+  if (!store) return tl::unexpected(store.error());
+  if (!*store) return out;
+  const auto priors = (**store).priors();
+  if (!priors) return tl::unexpected(priors.error());
+  for (const auto& [key, values] : *priors)
+    for (const auto& [what, prior] : values)
+      (what == "item_s" ? out[key].item_s : out[key].metric_item_s) = prior.value;
+  return out;
+}
+
+const EvalDataset* Coordinator::dataset(const std::string& name) const {
+  for (const EvalDataset& d : config_.datasets)
+    if (d.name == name) return &d;
+  return nullptr;
+}
+
+const StoredCheckpoint* Coordinator::checkpoint(std::int64_t id) const {
+  for (const StoredCheckpoint& c : checkpoints_)
+    if (c.id == id) return &c;
+  return nullptr;
+}
+StoredCheckpoint* Coordinator::checkpoint(std::int64_t id) {
+  return const_cast<StoredCheckpoint*>(std::as_const(*this).checkpoint(id));
+}
+
+Status Coordinator::open() {
+  for (const EvalDataset& d : config_.datasets)
+    if (auto ok = store_.agree("dataset " + d.name,
+                               fmt::format("{} items{}", d.items, by_item(d) ? ", scored one by one" : ""),
+                               "name another state for other datasets: [evals] state");
+        !ok)
+      return ok;
+  const auto read = [](auto&& rows, auto& to) -> Status {
+    if (!rows) return tl::unexpected(rows.error());
+    to.assign(std::make_move_iterator(rows->begin()), std::make_move_iterator(rows->end()));
+    return {};
+  };
+  if (auto ok = read(store_.checkpoints(), checkpoints_); !ok) return ok;
+  if (auto ok = read(store_.trials(), trials_); !ok) return ok;
+  if (auto ok = read(store_.pieces(), pieces_); !ok) return ok;
+  if (auto ok = read(store_.metrics(), metrics_); !ok) return ok;
+  auto scores = store_.scores();
+  if (!scores) return tl::unexpected(scores.error());
+  scores_ = std::move(*scores);
+  auto priors = store_.priors();
+  if (!priors) return tl::unexpected(priors.error());
+  priors_ = std::move(*priors);
+
+  // What a predecessor gave up gets another chance: whoever starts again may have mended the cause.
+  for (StoredPiece& p : pieces_) {
+    if (p.state != "failed") continue;
+    p.state = "released";
+    if (auto ok = store_.update(p); !ok) return ok;
+  }
+  std::erase_if(metrics_, [](const StoredMetric& m) {
+    return m.state != "ended" && m.state != "started" && m.state != "intended";
+  });
+
+  // What a predecessor meant to begin and may have begun: whoever claims the job first has it.
+  for (StoredTrial& t : trials_) {
+    if (t.state != "intended") continue;
+    std::error_code ignored;
+    fs::create_directories(trial_directory(t.id), ignored);
+    if (revoke_job(trial_directory(t.id))) {
+      t.kind = "not begun";
+      t.why = "the coordinator ended before it began";
+      if (auto ok = end_trial(t, nullptr); !ok) return ok;
+    } else {
+      t.state = "started";
+      if (auto ok = store_.update(t); !ok) return ok;
+    }
+  }
+  for (StoredMetric& m : metrics_) {
+    if (m.state != "intended") continue;
+    std::error_code ignored;
+    fs::create_directories(metric_directory(m.id), ignored);
+    if (config_.metric.argv.empty() || revoke_job(metric_directory(m.id))) {
+      m.state = "lost";
+      m.kind = "not begun";
+    } else {
+      m.state = "started";
+    }
+    if (auto ok = store_.update(m); !ok) return ok;
+  }
+  if (runner_.local()) {
+    std::set<std::string> nodes;
+    for (const JobPlace& p : runner_.places()) nodes.insert(p.node);
+    for (const std::string& n : nodes)
+      if (const std::size_t gone = sweep_copies(runner_.copy_terms(n), 0); gone > 0)
+        notes_.add("copies-left-behind", Severity::info, gone, runner_.copy_terms(n).directory,
+                   "copies of checkpoints that no process used any more were taken away");
+  }
+  return {};
+}
+
+Status Coordinator::mark(StoredCheckpoint& c, const std::string& state, const std::string& why) {
+  c.state = state;
+  c.why = why;
+  replan_ = true;
+  notes_.add("checkpoint-" + state, Severity::data_loss, 1, c.name + ": " + why,
+             "what was scored before stays; the rest of it is not evaluated");
+  return store_.update(c);
+}
+
+bool Coordinator::has_free_items(const StoredCheckpoint& c) const {
+  return std::any_of(config_.datasets.begin(), config_.datasets.end(),
+                     [&](const EvalDataset& d) { return !free_items(d.items, taken(c.id, d.name)).empty(); });
+}
+
+Status Coordinator::scan_model(const EvalModel& model) {
+  const std::string directory =
+      fs::absolute(fs::path(config_.directory) / model.checkpoints).lexically_normal().string();
+  const auto names = checkpoints_in(directory, model.only);
+  if (!names) return tl::unexpected(names.error());
+  const double now = unix_seconds();
+  std::set<std::string> there(names->begin(), names->end());
+  for (StoredCheckpoint& c : checkpoints_)
+    if (c.model == model.name && c.state == "ready" && there.count(c.name) == 0 && c.path == directory + "/" + c.name) {
+      // A node that has a copy can go on; what is done needs it no more.
+      const bool copied = std::any_of(holds_.begin(), holds_.end(),
+                                      [&](const auto& h) { return h.first.first == c.id && h.second.held(); });
+      if (has_free_items(c) && !copied)
+        if (auto ok = mark(c, "vanished", "it is no longer in " + directory); !ok) return ok;
+    }
+  for (auto it = waiting_.begin(); it != waiting_.end();)
+    it = it->first.first == model.name && there.count(it->first.second) == 0 ? waiting_.erase(it) : std::next(it);
+  for (const std::string& name : *names) {
+    const std::string path = directory + "/" + name;
+    const auto files = look_at_checkpoint(path);
+    Seen& seen = waiting_[{model.name, name}];
+    if (!files) {
+      seen.why = files.error().what;
+      if (seen.since == 0) seen.since = now;
+      seen.given_up = now - seen.since > std::max(model.settle_s, 1.0);
+      continue;
+    }
+    StoredCheckpoint* known = nullptr;
+    bool same = false;
+    for (StoredCheckpoint& c : checkpoints_)
+      if (c.model == model.name && c.name == name) {
+        known = &c;
+        same = same || c.fingerprint == files->fingerprint;
+      }
+    if (same) {
+      waiting_.erase({model.name, name});
+      continue;
+    }
+    if (known != nullptr && known->state == "ready" && has_free_items(*known))
+      if (auto ok = mark(*known, "altered", "it was altered after it was found"); !ok) return ok;
+    if (seen.fingerprint != files->fingerprint) {
+      // Written long ago counts as having been looked at then.
+      seen = {files->fingerprint, std::max(0.0, std::min(now, static_cast<double>(files->changed_ns) * 1e-9)), "",
+              false};
+    }
+    const bool settled = now - seen.since >= model.settle_s;
+    const Completeness complete = is_complete(path, *files, model);
+    seen.why = complete.complete ? "still being written" : complete.why;
+    seen.given_up = settled && !complete.complete && now - seen.since >= std::max(2 * model.settle_s, 1.0);
+    if (!settled || !complete.complete) continue;
+    StoredCheckpoint c{0, model.name, name, path, files->fingerprint, files->bytes, "ready", ""};
+    if (auto ok = store_.add(c); !ok) return ok;
+    checkpoints_.push_back(std::move(c));
+    waiting_.erase({model.name, name});
+    replan_ = true;
+  }
+  return {};
+}
+
+Status Coordinator::scan() {
+  const double now = unix_seconds();
+  if (now - last_scan_ < kScanEvery) return {};
+  last_scan_ = now;
+  for (const EvalModel& m : config_.models)
+    if (auto ok = scan_model(m); !ok) return ok;
+  keep_copies();
+  return {};
+}
+
+// Copies stay while there are items for them, also between trials, and go when there are none.
+void Coordinator::keep_copies() {
+  if (!runner_.local()) return;
+  std::set<std::string> nodes;
+  for (const JobPlace& p : runner_.places()) nodes.insert(p.node);
+  for (const StoredCheckpoint& c : checkpoints_) {
+    const bool going = std::any_of(pieces_.begin(), pieces_.end(),
+                                   [&](const StoredPiece& p) { return p.checkpoint == c.id && p.state == "assigned"; });
+    const bool left = c.state == "ready" && hopeless_.empty() && has_free_items(c);
+    for (const std::string& n : nodes) {
+      CopyLock& hold = holds_[{c.id, n}];
+      if (left || going) {
+        if (!hold.held()) hold = hold_copy(runner_.copy_terms(n), c.path, c.fingerprint);
+      } else if (hold.held()) {
+        hold = {};
+        drop_copy(runner_.copy_terms(n), c.path, c.fingerprint);
+      }
+    }
+  }
+}
+
+void Coordinator::let_copies_go() {
+  holds_.clear();
+  if (!runner_.local()) return;
+  std::set<std::string> nodes;
+  for (const JobPlace& p : runner_.places()) nodes.insert(p.node);
+  for (const std::string& n : nodes) {
+    for (const StoredCheckpoint& c : checkpoints_) drop_copy(runner_.copy_terms(n), c.path, c.fingerprint);
+    sweep_copies(runner_.copy_terms(n), 0);
+  }
+}
+
+Result<bool> Coordinator::round() {
+  runner_.look();
+  for (auto step : {&Coordinator::scan, &Coordinator::watch_trials, &Coordinator::watch_metrics,
+                    &Coordinator::want_metrics, &Coordinator::begin_metrics, &Coordinator::dispatch})
+    if (auto ok = (this->*step)(); !ok) return tl::unexpected(ok.error());
+  if (hooks_.watch || !planned_.empty()) return true;
+  const auto runs = [](const auto& rows) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [](const auto& r) { return r.state == "started" || r.state == "intended"; });
+  };
+  if (runs(trials_) || runs(metrics_)) return true;
+  return std::any_of(waiting_.begin(), waiting_.end(), [](const auto& w) { return !w.second.given_up; });
+}
+
+Status Coordinator::interrupt() {
+  for (StoredTrial& t : trials_) {
+    if (t.state != "started") continue;
+    runner_.stop(trial_directory(t.id), t.handle);
+    const auto result = read_result(trial_directory(t.id));
+    if (!result || !result->good()) t.kind = "stopped";
+    if (auto ok = end_trial(t, result ? &*result : nullptr); !ok) return ok;
+  }
+  for (StoredMetric& m : metrics_) {
+    if (m.state != "started") continue;
+    runner_.stop(metric_directory(m.id), m.handle);
+    const auto result = read_result(metric_directory(m.id));
+    if (!result || !result->good()) m.kind = "stopped";
+    if (auto ok = end_metric(m, result ? &*result : nullptr); !ok) return ok;
+  }
+  return {};
+}
+
+EvalProgress Coordinator::progress() const {
+  EvalProgress p;
+  for (const StoredCheckpoint& c : checkpoints_)
+    for (const EvalDataset& d : config_.datasets) {
+      const ScoredDataset s = standing(c, d);
+      ++p.datasets;
+      p.scored += s.state == "scored" ? 1 : 0;
+      p.failed += s.state == "failed" || s.state == "vanished" || s.state == "altered" ? 1 : 0;
+    }
+  for (const StoredTrial& t : trials_) p.trials += t.state == "started" ? 1 : 0;
+  for (const StoredMetric& m : metrics_) p.metrics += m.state == "started" ? 1 : 0;
+  return p;
+}
+
+EvalOutcome Coordinator::outcome() const {
+  EvalOutcome o;
+  o.checkpoints = checkpoints_;
+  o.trials = trials_;
+  o.pieces.assign(pieces_.begin(), pieces_.end());
+  o.metrics = metrics_;
+  o.setbacks = setbacks_;
+  o.notes = notes_;
+  o.hopeless = !hopeless_.empty() ? hopeless_ : metrics_hopeless_;
+  o.complete = true;
+  for (const StoredCheckpoint& c : checkpoints_)
+    for (const EvalDataset& d : config_.datasets) {
+      o.datasets.push_back(standing(c, d));
+      o.complete = o.complete && o.datasets.back().state == "scored";
+    }
+  for (const auto& [key, seen] : waiting_) {
+    o.complete = false;
+    o.notes.add("checkpoint-incomplete", Severity::data_loss, 1, key.second + ": " + seen.why,
+                "it was not evaluated: run again when it is complete");
+  }
+  if (checkpoints_.empty() && waiting_.empty()) {
+    o.complete = false;
+    o.notes.add("no-checkpoint", Severity::warning, 1, config_.models.front().checkpoints,
+                "there was nothing to evaluate; --watch waits for what appears");
+  }
+  return o;
+}
+
+Result<EvalOutcome> coordinate(const EvalConfig& config, JobRunner& runner, const EvalHooks& hooks) {
+  if (auto ok = check_runnable(config); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check_words(config); !ok) return tl::unexpected(ok.error());
+  const std::string state = state_directory(config);
+  std::error_code error;
+  fs::create_directories(state + "/jobs", error);
+  if (error) return fail("cannot be made: " + error.message(), state, "[evals] state names a directory");
+  const auto lock = StateLock::take(state);
+  if (!lock) return tl::unexpected(lock.error());
+  auto store = RunStore::open(state + "/evals.db");
+  if (!store) return tl::unexpected(store.error());
+  Coordinator coordinator(config, runner, hooks, std::move(*store), state);
+  if (auto ok = coordinator.open(); !ok) return tl::unexpected(ok.error());
+  bool stopped = false;
+  for (;;) {
+    const auto more = coordinator.round();
+    if (!more) {
+      (void)coordinator.interrupt();
+      return tl::unexpected(more.error());
+    }
+    if (hooks.progress) hooks.progress(coordinator.progress());
+    stopped = hooks.stop && hooks.stop();
+    if (!*more || stopped) break;
+    std::this_thread::sleep_for(std::chrono::duration<double>(hooks.poll_s));
+  }
+  if (stopped)
+    if (auto ok = coordinator.interrupt(); !ok) return tl::unexpected(ok.error());
+  EvalOutcome outcome = coordinator.outcome();
+  outcome.stopped = stopped;
+  coordinator.let_copies_go();
+  runner.end();
+  return outcome;
+}
+
+}  // namespace orrery

@@ -1,0 +1,289 @@
+// The coordinator's metrics: jobs on CPUs over outputs that were dumped, and the scores they give.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "trials/coordinator_state.h"
+
+namespace orrery {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kSameFailures = 3;
+constexpr int kMostLost = 5;
+
+}  // namespace
+
+std::string Coordinator::metric_directory(std::int64_t metric) const {
+  return fmt::format("{}/jobs/metric-{:06}", state_, metric);
+}
+
+Status Coordinator::want_metrics() {
+  for (const StoredCheckpoint& c : checkpoints_)
+    for (const EvalDataset& d : config_.datasets) {
+      std::vector<ItemRange> dumped;
+      for (const StoredPiece& p : pieces_)
+        if (p.checkpoint == c.id && p.dataset == d.name && p.state == "dumped")
+          dumped.emplace_back(p.first, p.first + p.items);
+      if (dumped.empty()) continue;
+      if (by_item(d)) {
+        for (const ItemRange& range : dumped)
+          if (auto ok = want_metric(c, d, range); !ok) return ok;
+      } else if (free_items(d.items, dumped).empty()) {
+        if (auto ok = want_metric(c, d, {0, d.items}); !ok) return ok;
+      }
+    }
+  return {};
+}
+
+// A try of it, unless one goes on, one went well, or enough did not.
+Status Coordinator::want_metric(const StoredCheckpoint& c, const EvalDataset& d, ItemRange range) {
+  int failed = 0, lost = 0;
+  for (const StoredMetric& m : metrics_) {
+    if (m.checkpoint != c.id || m.dataset != d.name || m.first != range.first || m.items != range.second - range.first)
+      continue;
+    if (m.state == "ended" || m.state == "started" || m.state == "wanted" || m.state == "hopeless") return {};
+    failed += m.state == "failed" ? 1 : 0;
+    lost += m.state == "lost" && m.kind == "lost" ? 1 : 0;
+  }
+  if (failed > config_.trial.retries || lost > kMostLost) return {};
+  if (!metrics_hopeless_.empty()) return {};
+  StoredMetric m;
+  m.checkpoint = c.id;
+  m.dataset = d.name;
+  m.first = range.first;
+  m.items = range.second - range.first;
+  m.state = "wanted";  // of this process alone: it is written when it begins
+  metrics_.push_back(std::move(m));
+  return {};
+}
+
+CommandWords Coordinator::words_of(const StoredMetric& m) const {
+  std::vector<const StoredPiece*> pieces;
+  for (const StoredPiece& p : pieces_)
+    if (p.checkpoint == m.checkpoint && p.dataset == m.dataset && p.state == "dumped" && p.first >= m.first &&
+        p.first + p.items <= m.first + m.items)
+      pieces.push_back(&p);
+  std::sort(pieces.begin(), pieces.end(),
+            [](const StoredPiece* a, const StoredPiece* b) { return a->first < b->first; });
+  StoredTrial t;
+  t.checkpoint = m.checkpoint;
+  t.id = pieces.empty() ? 0 : pieces.front()->trial;
+  CommandWords w = words_of(t, pieces);
+  for (std::size_t i = 0; i < pieces.size(); ++i) w.pieces[i].output = pieces[i]->output;
+  w.scores = metric_directory(m.id) + "/scores.json";
+  return w;
+}
+
+// Free CPU jobs and places at the judges go to the metrics that are believed to last longest.
+Status Coordinator::begin_metrics() {
+  std::erase_if(metrics_, [&](const StoredMetric& m) { return m.state == "wanted" && !metrics_hopeless_.empty(); });
+  std::int64_t running = 0;
+  std::map<std::string, std::int64_t> asked;
+  const auto judge_of = [&](const StoredMetric& m) {
+    const EvalDataset* d = dataset(m.dataset);
+    return d == nullptr ? std::string() : d->judge;
+  };
+  std::vector<std::size_t> wanted;
+  for (std::size_t i = 0; i < metrics_.size(); ++i) {
+    if (metrics_[i].state == "started") {
+      ++running;
+      ++asked[judge_of(metrics_[i])];
+    }
+    if (metrics_[i].state == "wanted") wanted.push_back(i);
+  }
+  if (wanted.empty()) return {};
+  const auto lasts = [&](const StoredMetric& m) {
+    const StoredCheckpoint* c = checkpoint(m.checkpoint);
+    const EvalDataset* d = dataset(m.dataset);
+    const auto it = priors_.find({c->model, m.dataset});
+    if (it != priors_.end() && it->second.count("metric_item_s") != 0)
+      return it->second.at("metric_item_s").value * static_cast<double>(m.items);
+    return d == nullptr || d->metric_s != d->metric_s ? config_.prior.metric_s : d->metric_s;
+  };
+  std::stable_sort(wanted.begin(), wanted.end(),
+                   [&](std::size_t a, std::size_t b) { return lasts(metrics_[a]) > lasts(metrics_[b]); });
+  const std::int64_t most = config_.cluster.nodes * config_.cluster.cpu_jobs_per_node;
+  std::vector<JobStart> starts;
+  std::vector<std::size_t> rows;
+  for (const std::size_t i : wanted) {
+    const std::string judge = judge_of(metrics_[i]);
+    const EvalJudge* limit = judge.empty() ? nullptr : config_.judge(judge);
+    if (config_.metric.argv.empty()) {  // the trial scored it
+      if (auto ok = begin_metric(metrics_[i]); !ok) return ok;
+      JobResult nothing_ran;
+      if (auto ok = end_metric(metrics_[i], &nothing_ran); !ok) return ok;
+      continue;
+    }
+    if (running >= most) break;
+    if (limit != nullptr && asked[judge] >= limit->at_once) continue;
+    ++running;
+    ++asked[judge];
+    if (auto ok = begin_metric(metrics_[i]); !ok) return ok;
+    starts.push_back({metric_directory(metrics_[i].id), {}, {}});
+    rows.push_back(i);
+  }
+  if (starts.empty()) return {};
+  const auto handles = runner_.start(starts);
+  for (std::size_t k = 0; k < rows.size(); ++k) {
+    StoredMetric& m = metrics_[rows[k]];
+    if (!handles && revoke_job(metric_directory(m.id))) {
+      m.state = "lost";
+      m.kind = "not begun";
+      m.why = handles.error().line();
+    } else {
+      m.state = "started";
+      if (handles) m.handle = (*handles)[k];
+    }
+    if (auto ok = store_.update(m); !ok) return ok;
+  }
+  if (handles) {
+    refused_starts_ = 0;
+  } else if (++refused_starts_ >= kSameFailures) {
+    return tl::unexpected(handles.error());
+  }
+  return {};
+}
+
+Status Coordinator::begin_metric(StoredMetric& m) {
+  m.state = "intended";
+  m.begun = unix_seconds();
+  if (auto ok = store_.add(m); !ok) return ok;
+  const std::string directory = metric_directory(m.id);
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) return fail("cannot be made: " + error.message(), directory);
+  if (config_.metric.argv.empty()) return {};
+  JobSpec spec;
+  const auto argv = fill_words(config_.metric.argv, words_of(m));
+  if (!argv) return tl::unexpected(argv.error());
+  spec.argv = *argv;
+  spec.directory = fs::absolute(config_.directory).lexically_normal().string();
+  spec.limit_s = config_.metric.limit_s;
+  spec.source = checkpoint(m.checkpoint)->path;
+  spec.environment = {{"CUDA_VISIBLE_DEVICES", ""}};
+  return write_job(directory, spec);
+}
+
+Status Coordinator::watch_metrics() {
+  for (std::size_t i = 0; i < metrics_.size(); ++i) {
+    StoredMetric& m = metrics_[i];
+    if (m.state != "started") continue;
+    const std::string directory = metric_directory(m.id);
+    auto result = read_result(directory);
+    if (!result) {
+      if (!runner_.gone(directory, m.handle)) continue;
+      result = read_result(directory);
+    }
+    if (auto ok = end_metric(m, result ? &*result : nullptr); !ok) return ok;
+  }
+  return {};
+}
+
+Result<Scores> Coordinator::read_scores(const StoredMetric& m) const {
+  const CommandWords words = words_of(m);
+  if (words.pieces.empty()) return fail("its outputs are gone", metric_directory(m.id));
+  const auto at = fill_word(config_.metric.scores_at, words);
+  if (!at) return tl::unexpected(at.error());
+  if (!config_.metric.scores_file.empty()) {
+    const auto pattern = fill_word(config_.metric.scores_file, words);
+    if (!pattern) return tl::unexpected(pattern.error());
+    return scores_of_files(files_like(*pattern), *at);
+  }
+  if (fs::exists(words.scores)) return scores_of_files({words.scores}, *at);
+  return scores_of_last_line(metric_directory(m.id) + "/out.log");
+}
+
+Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
+  m.ended = result && result->ended > 0 ? result->ended : unix_seconds();
+  bool again = true;
+  Scores scores;
+  if (result == nullptr) {
+    if (m.kind.empty()) m.kind = "lost";
+    m.why = "its process or its node is gone";
+  } else if (!result->error.empty()) {
+    m.kind = result->cannot_start ? "cannot start" : "no result";
+    m.why = result->error;
+    again = !result->cannot_start;
+  } else if (result->stopped || m.kind == "stopped") {
+    m.kind = "stopped";
+  } else if (result->timed_out) {
+    m.kind = "time limit";
+    m.why = fmt::format("the metric ran longer than {:g} s", config_.metric.limit_s);
+  } else if (!result->exit.good()) {
+    const FailureCause cause = hooks_.cause ? hooks_.cause(metric_directory(m.id) + "/out.log") : FailureCause{};
+    m.kind = cause.reason.empty() ? describe(result->exit) : cause.reason;
+    m.why = cause.line.empty() ? describe(result->exit) : cause.line;
+    again = cause.again;
+  } else if (auto read = read_scores(m); read) {
+    scores = std::move(*read);
+  } else {
+    m.kind = "no scores";
+    m.why = read.error().line();
+  }
+  m.state = m.kind.empty() ? "ended" : m.kind == "lost" || m.kind == "stopped" ? "lost" : again ? "failed" : "hopeless";
+  if (auto ok = store_.settle(m, scores); !ok) return ok;
+  if (m.kind.empty()) {
+    scores_[m.id] = scores;
+    metric_kinds_.clear();
+    metric_kinds_[""] = 1;
+    const StoredCheckpoint* c = checkpoint(m.checkpoint);
+    if (result->started > 0) {
+      const double value = std::max(1e-9, (result->ended - result->started) / static_cast<double>(m.items));
+      auto& prior = priors_[{c->model, m.dataset}]["metric_item_s"];
+      prior.value = prior.count == 0 ? value : 0.5 * (prior.value + value);
+      ++prior.count;
+      return store_.measured(c->model, m.dataset, "metric_item_s", value);
+    }
+    return {};
+  }
+  if (m.state == "hopeless" && metric_kinds_.count("") == 0 &&
+      (m.kind == "cannot start" || ++metric_kinds_[m.kind] >= kSameFailures))
+    metrics_hopeless_ = m.kind + ": " + m.why;
+  return {};
+}
+
+// How a dataset of a checkpoint stands: its scores, or why it has none.
+ScoredDataset Coordinator::standing(const StoredCheckpoint& c, const EvalDataset& d) const {
+  ScoredDataset s;
+  s.checkpoint = c.id;
+  s.dataset = d.name;
+  std::map<std::string, double> sums;
+  std::string metric_why;
+  for (const StoredMetric& m : metrics_) {
+    if (m.checkpoint != c.id || m.dataset != d.name) continue;
+    if (m.state != "ended") {
+      if (!m.why.empty()) metric_why = m.kind + ": " + m.why;
+      continue;
+    }
+    s.scored_items += m.items;
+    if (const auto it = scores_.find(m.id); it != scores_.end())
+      for (const auto& [name, value] : it->second) sums[name] += value * static_cast<double>(m.items);
+  }
+  if (s.scored_items == d.items) {
+    s.state = "scored";
+    for (const auto& [name, sum] : sums) s.scores.emplace_back(name, sum / static_cast<double>(d.items));
+    return s;
+  }
+  const auto gave_up = std::find_if(pieces_.begin(), pieces_.end(), [&](const StoredPiece& p) {
+    return p.checkpoint == c.id && p.dataset == d.name && p.state == "failed";
+  });
+  if (gave_up != pieces_.end()) {
+    s.state = "failed";
+    s.why = gave_up->why;
+  } else if (!metric_why.empty()) {
+    s.state = "failed";
+    s.why = metric_why;
+  } else if (c.state != "ready") {
+    s.state = c.state;
+    s.why = c.why;
+  } else {
+    s.state = "not tried";
+    s.why = !hopeless_.empty() ? hopeless_ : metrics_hopeless_;
+  }
+  return s;
+}
+
+}  // namespace orrery

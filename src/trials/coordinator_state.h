@@ -1,0 +1,114 @@
+// The coordinator's parts: what its files share. Rows of the store are held in memory as they stand there.
+#pragma once
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trials/checkpoint_files.h"
+#include "trials/coordinator.h"
+#include "trials/coverage.h"
+#include "trials/job.h"
+#include "trials/plan.h"
+#include "trials/words.h"
+
+namespace orrery {
+
+class Coordinator {
+ public:
+  Coordinator(const EvalConfig& config, JobRunner& runner, const EvalHooks& hooks, RunStore store, std::string state)
+      : config_(config), runner_(runner), hooks_(hooks), store_(std::move(store)), state_(std::move(state)) {}
+
+  Status open();         // reads the rows, agrees on what must not change, takes up what a predecessor left
+  Result<bool> round();  // false: nothing is left to do
+  Status interrupt();    // stops the jobs; their items are free again
+  EvalOutcome outcome() const;
+  void let_copies_go();  // at the end
+  EvalProgress progress() const;
+
+ private:
+  // coordinator.cc
+  Status scan();
+  Status scan_model(const EvalModel& model);
+  Status mark(StoredCheckpoint& c, const std::string& state, const std::string& why);
+  void keep_copies();
+
+  // coordinator_trials.cc
+  void plan();
+  Status dispatch();
+  Status begin_trials(const std::vector<std::pair<const EvalTrial*, JobPlace>>& now);
+  Status watch_trials();
+  Status look_for_outputs(StoredTrial& t, const std::optional<JobResult>& result, std::vector<StoredPiece*>& changed);
+  Status end_trial(StoredTrial& t, const JobResult* result);
+  Status give_up(const StoredCheckpoint& c, const EvalDataset& d, ItemRange range, const std::string& why);
+  void remember_times(const StoredTrial& t, const JobResult& r);
+  std::string trial_directory(std::int64_t trial) const;
+  CommandWords words_of(const StoredTrial& t, const std::vector<const StoredPiece*>& pieces) const;
+  std::vector<StoredPiece*> pieces_of(std::int64_t trial, const char* state);
+  bool has_free_items(const StoredCheckpoint& c) const;
+  std::vector<ItemRange> taken(std::int64_t checkpoint, const std::string& dataset) const;
+
+  // coordinator_metrics.cc
+  Status want_metrics();
+  Status want_metric(const StoredCheckpoint& c, const EvalDataset& d, ItemRange range);
+  Status begin_metrics();
+  Status begin_metric(StoredMetric& m);
+  Status watch_metrics();
+  Status end_metric(StoredMetric& m, const JobResult* result);
+  Result<Scores> read_scores(const StoredMetric& m) const;
+  std::string metric_directory(std::int64_t metric) const;
+  CommandWords words_of(const StoredMetric& m) const;
+  ScoredDataset standing(const StoredCheckpoint& c, const EvalDataset& d) const;
+
+  bool by_item(const EvalDataset& d) const { return d.metric_by_item; }
+  bool may_split(const EvalDataset& d) const {
+    // Without a metric command the scores are those of the trial: a piece's are not the dataset's.
+    return d.split && config_.inference.splits && (!config_.metric.argv.empty() || d.metric_by_item);
+  }
+  const EvalDataset* dataset(const std::string& name) const;
+  StoredCheckpoint* checkpoint(std::int64_t id);
+  const StoredCheckpoint* checkpoint(std::int64_t id) const;
+  std::string dumped_rule() const;  // "" = outputs are complete when the trial has ended
+
+  const EvalConfig& config_;
+  JobRunner& runner_;
+  const EvalHooks& hooks_;
+  RunStore store_;
+  const std::string state_;
+
+  std::vector<StoredCheckpoint> checkpoints_;
+  std::vector<StoredTrial> trials_;
+  std::deque<StoredPiece> pieces_;  // addresses stay
+  std::vector<StoredSetback> setbacks_;
+  std::vector<StoredMetric> metrics_;
+  std::map<std::int64_t, Scores> scores_;
+  std::map<std::pair<std::string, std::string>, std::map<std::string, StoredPrior>> priors_;
+  Notes notes_;
+
+  // Of this process alone.
+  struct Seen {
+    std::string fingerprint;
+    double since = 0;
+    std::string why;
+    bool given_up = false;
+  };
+  std::map<std::pair<std::string, std::string>, Seen> waiting_;  // (model, name): not complete yet
+  std::vector<EvalUnit> units_;                                  // of the plan
+  std::vector<std::string> unit_datasets_;
+  std::deque<EvalTrial> planned_;
+  bool replan_ = true;
+  double last_scan_ = 0;
+  std::map<std::pair<std::int64_t, std::string>, CopyLock> holds_;  // (checkpoint, node)
+  std::map<std::string, std::pair<std::uintmax_t, double>> sizes_;  // of outputs that are not made whole
+  std::string hopeless_;                                            // why no trial is begun any more
+  std::string metrics_hopeless_;
+  std::map<std::string, int> kinds_;  // failures by kind while nothing has succeeded
+  std::map<std::string, int> metric_kinds_;
+  int refused_starts_ = 0;
+};
+
+double unix_seconds();
+
+}  // namespace orrery

@@ -1,0 +1,469 @@
+// The coordinator's trials: which are next, beginning them, and what came of them.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+
+#include "base/output.h"
+#include "base/text_match.h"
+#include "trials/coordinator_state.h"
+
+namespace orrery {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostLost = 5;      // tries that ended without a trace, beside those that failed
+constexpr int kSameFailures = 3;  // of the same kind, and nothing has ever worked: no more are begun
+
+double changed_at(const std::string& path) {
+  struct stat s {};
+  return ::stat(path.c_str(), &s) == 0
+             ? static_cast<double>(s.st_mtim.tv_sec) + 1e-9 * static_cast<double>(s.st_mtim.tv_nsec)
+             : 0;
+}
+
+bool overlap(const StoredSetback& b, std::int64_t checkpoint, const std::string& dataset, ItemRange range) {
+  return b.checkpoint == checkpoint && b.dataset == dataset && b.first < range.second &&
+         range.first < b.first + b.items;
+}
+
+}  // namespace
+
+std::string Coordinator::trial_directory(std::int64_t trial) const {
+  return fmt::format("{}/jobs/trial-{:06}", state_, trial);
+}
+
+// The outputs that the command is asked to write, unless the configuration says where else they appear.
+std::string Coordinator::dumped_rule() const {
+  if (!config_.inference.dumped.empty()) return config_.inference.dumped;
+  const auto asks = [](const std::string& w) { return has_any(w, {"{work}", "{output}", "{output...}"}); };
+  const auto& argv = config_.inference.argv;
+  return std::any_of(argv.begin(), argv.end(), asks) ? "{output}" : "";
+}
+
+CommandWords Coordinator::words_of(const StoredTrial& t, const std::vector<const StoredPiece*>& pieces) const {
+  const StoredCheckpoint* c = checkpoint(t.checkpoint);
+  const std::string directory = trial_directory(t.id);
+  CommandWords w;
+  w.checkpoint = c->path;
+  w.checkpoint_name = c->name;
+  w.model_name = c->model;
+  w.outputs = directory + "/outputs";
+  w.work = directory + "/work.json";
+  for (const StoredPiece* p : pieces) {
+    const EvalDataset* d = dataset(p->dataset);
+    w.pieces.push_back({p->dataset, d == nullptr ? p->dataset : d->task, d == nullptr ? p->dataset : d->results,
+                        p->first, p->items, fmt::format("{}/{}-{}-{}.out", w.outputs, p->dataset, p->first, p->items)});
+  }
+  return w;
+}
+
+std::vector<StoredPiece*> Coordinator::pieces_of(std::int64_t trial, const char* state) {
+  std::vector<StoredPiece*> mine;
+  for (StoredPiece& p : pieces_)
+    if (p.trial == trial && p.state == state) mine.push_back(&p);
+  return mine;
+}
+
+std::vector<ItemRange> Coordinator::taken(std::int64_t checkpoint, const std::string& dataset) const {
+  std::vector<ItemRange> ranges;
+  for (const StoredPiece& p : pieces_)
+    if (p.checkpoint == checkpoint && p.dataset == dataset && p.state != "released")
+      ranges.emplace_back(p.first, p.first + p.items);
+  return ranges;
+}
+
+Status Coordinator::give_up(const StoredCheckpoint& c, const EvalDataset& d, ItemRange range, const std::string& why) {
+  StoredPiece p;
+  p.checkpoint = c.id;
+  p.dataset = d.name;
+  p.first = range.first;
+  p.items = range.second - range.first;
+  p.state = "failed";
+  p.why = why;
+  if (auto ok = store_.add(p); !ok) return ok;
+  pieces_.push_back(std::move(p));
+  return {};
+}
+
+// Everything that nobody has taken. What went wrong before gets a trial of its own, so that it spoils no other.
+void Coordinator::plan() {
+  units_.clear();
+  unit_datasets_.clear();
+  planned_.clear();
+  replan_ = false;
+  if (!hopeless_.empty()) return;
+  std::vector<EvalUnit> fresh;
+  std::vector<std::string> fresh_names;
+  std::vector<std::pair<EvalUnit, std::string>> alone;
+  bool guessed = false;
+  for (std::size_t k = 0; k < checkpoints_.size(); ++k) {
+    const StoredCheckpoint& c = checkpoints_[k];
+    if (c.state != "ready") continue;
+    for (const EvalDataset& d : config_.datasets) {
+      EvalUnit u;
+      u.checkpoint = static_cast<std::int32_t>(k);
+      u.item_s = d.item_s;
+      double metric_s = d.metric_s;
+      if (const auto it = priors_.find({c.model, d.name}); it != priors_.end()) {
+        if (const auto m = it->second.find("item_s"); m != it->second.end()) u.item_s = m->second.value;
+        if (const auto m = it->second.find("metric_item_s"); m != it->second.end())
+          metric_s = m->second.value * static_cast<double>(d.items);
+      }
+      guessed = guessed || std::isnan(u.item_s);
+      if (std::isnan(u.item_s)) u.item_s = config_.prior.item_s;
+      if (std::isnan(metric_s)) metric_s = config_.prior.metric_s;
+      u.split = may_split(d);
+      u.metric_by_item = by_item(d);
+      for (const ItemRange& range : free_items(d.items, taken(c.id, d.name))) {
+        const double share = static_cast<double>(range.second - range.first) / static_cast<double>(d.items);
+        u.first = range.first;
+        u.items = range.second - range.first;
+        u.prepare_s = d.prepare_s * share;
+        u.metric_s = by_item(d) ? metric_s * share : metric_s;
+        const bool setback = std::any_of(setbacks_.begin(), setbacks_.end(),
+                                         [&](const StoredSetback& b) { return overlap(b, c.id, d.name, range); });
+        if (setback) {
+          alone.emplace_back(u, d.name);
+        } else {
+          fresh.push_back(u);
+          fresh_names.push_back(d.name);
+        }
+      }
+    }
+  }
+  TrialShape shape;
+  shape.gpus = static_cast<std::int64_t>(runner_.places().size());
+  shape.start_s = config_.trial.start_s;
+  shape.least_s = config_.trial.least_s;
+  shape.several = config_.inference.several;
+  shape.error = guessed ? std::max(0.3, config_.simulate.prior_error) : config_.simulate.prior_error;
+  const std::vector<EvalTrial> trials = plan_trials(fresh, shape);
+  units_ = std::move(fresh);
+  unit_datasets_ = std::move(fresh_names);
+  for (const auto& [u, name] : alone) {
+    planned_.push_back({u.checkpoint, {{units_.size(), u.first, u.items}}});
+    units_.push_back(u);
+    unit_datasets_.push_back(name);
+  }
+  planned_.insert(planned_.end(), trials.begin(), trials.end());
+}
+
+Status Coordinator::dispatch() {
+  if (replan_) plan();
+  std::vector<JobPlace> free = runner_.places();
+  const std::vector<JobPlace> all = free;
+  for (const StoredTrial& t : trials_) {
+    if (t.state != "started") continue;
+    const auto it =
+        std::find_if(free.begin(), free.end(), [&](const JobPlace& p) { return p.node == t.node && p.gpu == t.gpu; });
+    if (it != free.end()) free.erase(it);
+  }
+  std::vector<std::pair<const EvalTrial*, JobPlace>> now;
+  std::vector<std::size_t> begun;
+  for (std::size_t i = 0; i < planned_.size() && !free.empty(); ++i) {
+    const EvalTrial& trial = planned_[i];
+    const StoredCheckpoint& c = checkpoints_[static_cast<std::size_t>(trial.checkpoint)];
+    // Elsewhere than it went wrong: another node, else another GPU; where there is no elsewhere, anywhere.
+    std::set<std::string> nodes;
+    std::set<std::pair<std::string, std::int64_t>> gpus;
+    for (const StoredSetback& b : setbacks_)
+      for (const TrialPiece& p : trial.pieces)
+        if (overlap(b, c.id, unit_datasets_[p.unit], {p.first, p.first + p.items})) {
+          nodes.insert(b.node);
+          gpus.emplace(b.node, b.gpu);
+        }
+    const auto other_node = [&](const JobPlace& p) { return nodes.count(p.node) == 0; };
+    const auto other_gpu = [&](const JobPlace& p) { return gpus.count({p.node, p.gpu}) == 0; };
+    auto at = free.begin();
+    if (std::any_of(all.begin(), all.end(), other_node)) {
+      at = std::find_if(free.begin(), free.end(), other_node);
+    } else if (std::any_of(all.begin(), all.end(), other_gpu)) {
+      at = std::find_if(free.begin(), free.end(), other_gpu);
+    }
+    if (at == free.end()) continue;
+    now.emplace_back(&trial, *at);
+    free.erase(at);
+    begun.push_back(i);
+  }
+  if (now.empty()) return {};
+  if (auto ok = begin_trials(now); !ok) return ok;
+  for (std::size_t k = begun.size(); k > 0; --k)
+    planned_.erase(planned_.begin() + static_cast<std::ptrdiff_t>(begun[k - 1]));
+  return {};
+}
+
+Status Coordinator::begin_trials(const std::vector<std::pair<const EvalTrial*, JobPlace>>& now) {
+  std::vector<JobStart> starts;
+  std::vector<std::size_t> rows;
+  for (const auto& [trial, place] : now) {
+    const StoredCheckpoint& c = checkpoints_[static_cast<std::size_t>(trial->checkpoint)];
+    StoredTrial t;
+    t.checkpoint = c.id;
+    t.node = place.node;
+    t.gpu = place.gpu;
+    t.begun = unix_seconds();
+    std::vector<StoredPiece> pieces;
+    JobStart start;
+    for (const TrialPiece& p : trial->pieces) {
+      StoredPiece piece;
+      piece.checkpoint = c.id;
+      piece.dataset = unit_datasets_[p.unit];
+      piece.first = p.first;
+      piece.items = p.items;
+      for (const StoredSetback& b : setbacks_)
+        if (!b.node.empty() && overlap(b, c.id, piece.dataset, {p.first, p.first + p.items}))
+          start.avoid.push_back(b.node);
+      pieces.push_back(std::move(piece));
+    }
+    if (auto ok = store_.add(t, pieces); !ok) return ok;
+    const std::string directory = trial_directory(t.id);
+    std::error_code error;
+    fs::create_directories(directory + "/outputs", error);
+    if (error) return fail("cannot be made: " + error.message(), directory);
+    std::vector<const StoredPiece*> mine;
+    for (const StoredPiece& p : pieces) mine.push_back(&p);
+    const CommandWords words = words_of(t, mine);
+    if (auto ok = write_file(words.work, work_text(words.pieces)); !ok) return ok;
+    JobSpec spec;
+    const auto argv = fill_words(config_.inference.argv, words);
+    if (!argv) return tl::unexpected(argv.error());
+    spec.argv = *argv;
+    spec.directory = fs::absolute(config_.directory).lexically_normal().string();
+    spec.limit_s = config_.trial.limit_s;
+    spec.loads = true;
+    spec.source = c.path;
+    spec.fingerprint = c.fingerprint;
+    spec.copy = runner_.copy_terms(t.node);
+    spec.storage_when_full = config_.cluster.storage_when_full;
+    if (auto ok = write_job(directory, spec); !ok) return ok;
+    start.directory = directory;
+    start.place = place;
+    starts.push_back(std::move(start));
+    rows.push_back(trials_.size());
+    trials_.push_back(std::move(t));
+    for (StoredPiece& p : pieces) pieces_.push_back(std::move(p));
+  }
+  const auto handles = runner_.start(starts);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    StoredTrial& t = trials_[rows[i]];
+    t.state = "started";
+    if (handles) {
+      t.handle = (*handles)[i];
+      if (auto ok = store_.update(t); !ok) return ok;
+      continue;
+    }
+    // Nobody will: but a request may have got through.
+    if (!revoke_job(trial_directory(t.id))) {
+      if (auto ok = store_.update(t); !ok) return ok;
+      continue;
+    }
+    t.kind = "not begun";
+    t.why = handles.error().line();
+    if (auto ok = end_trial(t, nullptr); !ok) return ok;
+  }
+  if (handles) {
+    refused_starts_ = 0;
+  } else if (++refused_starts_ >= kSameFailures) {
+    return tl::unexpected(handles.error());
+  }
+  return {};
+}
+
+Status Coordinator::watch_trials() {
+  for (std::size_t i = 0; i < trials_.size(); ++i) {
+    StoredTrial& t = trials_[i];
+    if (t.state != "started") continue;
+    const std::string directory = trial_directory(t.id);
+    if (t.node.empty()) t.node = runner_.node_of(directory);
+    auto result = read_result(directory);
+    if (!result && runner_.gone(directory, t.handle)) {
+      result = read_result(directory);  // it may have come just before
+      if (auto ok = end_trial(t, result ? &*result : nullptr); !ok) return ok;
+      continue;
+    }
+    if (result) {
+      if (auto ok = end_trial(t, &*result); !ok) return ok;
+      continue;
+    }
+    std::vector<StoredPiece*> changed;
+    if (auto ok = look_for_outputs(t, {}, changed); !ok) return ok;
+    for (const StoredPiece* p : changed)
+      if (auto ok = store_.update(*p); !ok) return ok;
+  }
+  return {};
+}
+
+// Pieces whose outputs are there. Files under the name that the command was given appear whole; others count when the
+// trial ended well, or when their size has stayed for two seconds while it goes on.
+Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResult>& result,
+                                     std::vector<StoredPiece*>& changed) {
+  const std::string rule = dumped_rule();
+  for (StoredPiece* p : pieces_of(t.id, "assigned")) {
+    const CommandWords words = words_of(t, {p});
+    if (rule.empty()) {
+      if (!result || !result->good()) continue;
+      p->output = words.outputs;
+      p->ended = result->ended;
+    } else {
+      const auto pattern = fill_word(rule, words);
+      if (!pattern) return tl::unexpected(pattern.error());
+      const std::vector<std::string> files = files_like(*pattern);
+      if (files.empty()) continue;
+      const bool whole = rule == "{output}" || (result && result->good());
+      if (!whole) {
+        std::error_code gone;
+        std::uintmax_t size = 0;
+        for (const std::string& f : files) size += fs::file_size(f, gone);
+        auto& [seen, since] = sizes_.try_emplace(*pattern, 0, 0.0).first->second;
+        if (seen != size || since == 0) {
+          seen = size;
+          since = unix_seconds();
+        }
+        if (result || size == 0 || unix_seconds() - since < 2) continue;
+      }
+      p->output = files.front();
+      p->ended = changed_at(files.front());
+    }
+    p->state = "dumped";
+    changed.push_back(p);
+    kinds_.clear();
+    kinds_[""] = 1;  // something has worked
+  }
+  return {};
+}
+
+Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
+  std::vector<StoredPiece*> changed;
+  if (auto ok = look_for_outputs(t, result ? std::optional(*result) : std::nullopt, changed); !ok) return ok;
+  t.ended = result ? result->ended : unix_seconds();
+  if (result) {
+    t.loaded = result->started;
+    t.load_s = result->load_s;
+    t.load_from = result->load_from;
+    if (!result->load_note.empty())
+      notes_.add("memory-full", Severity::warning, 1, result->load_note,
+                 "the model was read from storage instead: shared_memory_gb, or another directory");
+  }
+  const std::vector<StoredPiece*> left = pieces_of(t.id, "assigned");
+  bool counts = true, again = true;
+  if (!t.kind.empty()) {  // not begun, or stopped on purpose
+    counts = false;
+  } else if (result == nullptr) {
+    t.kind = "lost";
+    t.why = "its process or its node is gone";
+    counts = false;
+  } else if (!result->error.empty()) {
+    t.kind = result->cannot_start ? "cannot start" : result->no_model ? "no model" : "no result";
+    t.why = result->error;
+    again = !result->cannot_start;
+  } else if (result->stopped) {
+    t.kind = "stopped";
+    t.why = "it was told to stop";
+    counts = false;
+  } else if (result->timed_out) {
+    t.kind = "time limit";
+    t.why = fmt::format("it ran longer than {:g} s", config_.trial.limit_s);
+  } else if (!result->exit.good()) {
+    const FailureCause cause = hooks_.cause ? hooks_.cause(trial_directory(t.id) + "/out.log") : FailureCause{};
+    t.kind = cause.reason.empty() ? describe(result->exit) : cause.reason;
+    t.why = cause.line.empty() ? describe(result->exit) : cause.line;
+    again = cause.again;
+  } else if (!left.empty()) {
+    t.kind = "no outputs";
+    t.why = "it ended well without outputs of " + left.front()->dataset;
+  }
+  t.state = t.kind.empty() ? "ended" : result == nullptr || t.kind == "stopped" ? "lost" : "failed";
+  if (t.kind.empty() && result != nullptr) remember_times(t, *result);
+
+  const StoredCheckpoint* c = checkpoint(t.checkpoint);
+  if (t.kind == "no model" && !fs::exists(c->path))
+    if (auto ok = mark(*checkpoint(t.checkpoint), "vanished", "it is no longer in storage"); !ok) return ok;
+
+  // The first piece without outputs is the suspect, where outputs appear one by one; else any of them may be.
+  std::vector<StoredSetback> setbacks;
+  const bool one_by_one = !dumped_rule().empty();
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    left[i]->state = "released";
+    changed.push_back(left[i]);
+    if (t.kind == "not begun" || t.kind == "stopped") continue;
+    if (one_by_one && i > 0) continue;
+    const bool sure = one_by_one || left.size() == 1;
+    setbacks.push_back({t.checkpoint, left[i]->first, left[i]->items, t.gpu, t.id, counts && sure, left[i]->dataset,
+                        t.node, t.kind, t.why});
+  }
+  std::vector<StoredPiece> rows;
+  for (const StoredPiece* p : changed) rows.push_back(*p);
+  if (auto ok = store_.settle(t, rows, setbacks); !ok) return ok;
+  setbacks_.insert(setbacks_.end(), setbacks.begin(), setbacks.end());
+  replan_ = replan_ || !left.empty();
+
+  for (const StoredSetback& b : setbacks) {
+    const ItemRange range{b.first, b.first + b.items};
+    const auto tries = [&](bool counted) {
+      return std::count_if(setbacks_.begin(), setbacks_.end(), [&](const StoredSetback& o) {
+        return overlap(o, b.checkpoint, b.dataset, range) && o.counts == counted;
+      });
+    };
+    const bool sure = one_by_one || left.size() == 1;
+    const bool over = tries(true) > config_.trial.retries || tries(false) > kMostLost || (!again && sure);
+    const EvalDataset* d = dataset(b.dataset);
+    if (!over || d == nullptr) continue;
+    if (auto ok = give_up(*c, *d, range, t.kind + ": " + t.why); !ok) return ok;
+  }
+  // The same failure over and over and never anything good: the command or the model is at fault, not the trials.
+  if (!t.kind.empty() && counts && kinds_.count("") == 0) {
+    const int same = ++kinds_[t.kind];
+    if (t.kind == "cannot start" || (!again && same >= kSameFailures)) hopeless_ = t.kind + ": " + t.why;
+    if (t.kind == "no model" && !config_.cluster.storage_when_full && fs::exists(c->path)) hopeless_ = t.why;
+    if (!hopeless_.empty()) replan_ = true;
+  }
+  return {};
+}
+
+// What a trial that ended well says of times: between the outputs where they appear one by one, else in proportion.
+void Coordinator::remember_times(const StoredTrial& t, const JobResult& r) {
+  const StoredCheckpoint* c = checkpoint(t.checkpoint);
+  std::vector<const StoredPiece*> mine;
+  for (const StoredPiece& p : pieces_)
+    if (p.trial == t.id && p.state == "dumped") mine.push_back(&p);
+  if (mine.empty() || c == nullptr) return;
+  std::sort(mine.begin(), mine.end(), [](const StoredPiece* a, const StoredPiece* b) { return a->ended < b->ended; });
+  const auto keep = [&](const StoredPiece& p, double seconds) {
+    const double value = std::max(1e-9, seconds / static_cast<double>(p.items));
+    auto& prior = priors_[{c->model, p.dataset}]["item_s"];
+    prior.value = prior.count == 0 ? value : 0.5 * (prior.value + value);
+    ++prior.count;
+    (void)store_.measured(c->model, p.dataset, "item_s", value);
+  };
+  // The command may say when it has begun with the items: a file "started" beside its outputs.
+  const double said = changed_at(trial_directory(t.id) + "/outputs/started");
+  const double begin = said > r.started ? said : std::min(r.started + config_.trial.start_s, mine.front()->ended);
+  if (!dumped_rule().empty()) {
+    double from = begin;
+    for (const StoredPiece* p : mine) {
+      // Where the start is only believed, the first piece says little.
+      if (said > r.started || p != mine.front() || mine.size() == 1) keep(*p, p->ended - from);
+      from = p->ended;
+    }
+    return;
+  }
+  double believed = 0;
+  const auto item_s = [&](const StoredPiece& p) {
+    const auto it = priors_.find({c->model, p.dataset});
+    if (it != priors_.end() && it->second.count("item_s") != 0) return it->second.at("item_s").value;
+    const EvalDataset* d = dataset(p.dataset);
+    return d == nullptr || std::isnan(d->item_s) ? config_.prior.item_s : d->item_s;
+  };
+  for (const StoredPiece* p : mine) believed += item_s(*p) * static_cast<double>(p->items);
+  const double took = std::max(0.0, r.ended - begin);
+  for (const StoredPiece* p : mine)
+    keep(*p, believed > 0 ? took * item_s(*p) * static_cast<double>(p->items) / believed
+                          : took / static_cast<double>(mine.size()));
+}
+
+}  // namespace orrery

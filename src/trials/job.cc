@@ -1,0 +1,241 @@
+#include "trials/job.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/output.h"
+
+namespace orrery {
+namespace {
+
+using Json = nlohmann::json;
+
+volatile sig_atomic_t asked_to_stop = 0;  // a handler can reach nothing else
+void on_stop(int) { asked_to_stop = 1; }
+
+double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+Json read_json(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return nullptr;
+  return Json::parse(in, nullptr, false);
+}
+
+// Whole and once: the first to make it has it.
+bool make_once(const std::string& path, const std::string& text) {
+  const std::string mine = fmt::format("{}.{}", path, ::getpid());
+  if (!write_file(mine, text)) return false;
+  const bool made = ::link(mine.c_str(), path.c_str()) == 0;
+  ::unlink(mine.c_str());
+  return made;
+}
+
+std::string identity(const Child& child) { return fmt::format("{} {}", child.pid, child.started); }
+
+std::optional<JobSpec> read_job(const std::string& directory) {
+  const Json j = read_json(directory + "/job.json");
+  if (!j.is_object()) return {};
+  JobSpec s;
+  s.argv = j["argv"].get<std::vector<std::string>>();
+  s.environment = j["environment"].get<std::vector<std::pair<std::string, std::string>>>();
+  s.directory = j["directory"];
+  s.limit_s = j["limit_s"];
+  s.loads = j["loads"];
+  s.source = j["source"];
+  s.fingerprint = j["fingerprint"];
+  s.copy = {j["memory"], j["most_bytes"], j["bytes_per_s"]};
+  s.storage_when_full = j["storage_when_full"];
+  return s;
+}
+
+int write_result(const std::string& directory, JobResult r) {
+  r.ended = unix_now();
+  const Json j{{"status", r.exit.status},
+               {"signal", r.exit.signal},
+               {"error", r.error},
+               {"cannot_start", r.cannot_start},
+               {"timed_out", r.timed_out},
+               {"stopped", r.stopped},
+               {"no_model", r.no_model},
+               {"began", r.began},
+               {"started", r.started},
+               {"ended", r.ended},
+               {"load_s", r.load_s},
+               {"load_from", r.load_from},
+               {"loaded_here", r.loaded_here},
+               {"load_note", r.load_note}};
+  const std::string text = j.dump(1, ' ', false, Json::error_handler_t::replace);
+  // Durable before it has its name: a result that is there is true, also after the machine went down.
+  const std::string path = directory + "/result.json", part = path + ".part";
+  const int fd = ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return 2;
+  const bool written = write_all(fd, text, part).has_value() && ::fsync(fd) == 0;
+  ::close(fd);
+  return written && ::rename(part.c_str(), path.c_str()) == 0 ? 0 : 2;
+}
+
+// Where the model is, for the command. False: `r` says why there is none.
+bool load_model(const JobSpec& spec, std::string& path, NodeCopy& copy, JobResult& r) {
+  path = spec.source;
+  if (!spec.loads) return true;
+  const auto refuse = [&](const Error& e) {
+    r.error = e.line();
+    r.no_model = true;
+    return false;
+  };
+  sweep_copies(spec.copy, 600);  // what others left behind
+  const auto files = look_at_checkpoint(spec.source);
+  CheckpointFiles gone;
+  gone.fingerprint = spec.fingerprint;
+  // A checkpoint that vanished may still be in memory.
+  if (files && files->fingerprint != spec.fingerprint)
+    return refuse({"was altered since it was found", spec.source, "it is found anew under its new state"});
+  bool no_room = false;
+  auto got = acquire_copy(spec.copy, spec.source, files ? *files : gone, no_room);
+  if (got) {
+    copy = std::move(*got);
+    path = copy.path;
+    r.load_s = copy.seconds;
+    r.load_from = "memory";
+    r.loaded_here = copy.made_here;
+    return true;
+  }
+  if (!no_room || !spec.storage_when_full) return refuse(got.error());
+  r.load_from = "storage";
+  r.load_note = got.error().line();
+  return true;
+}
+
+}  // namespace
+
+Status write_job(const std::string& directory, const JobSpec& s) {
+  const Json j{{"argv", s.argv},
+               {"environment", s.environment},
+               {"directory", s.directory},
+               {"limit_s", s.limit_s},
+               {"loads", s.loads},
+               {"source", s.source},
+               {"fingerprint", s.fingerprint},
+               {"memory", s.copy.directory},
+               {"most_bytes", s.copy.most_bytes},
+               {"bytes_per_s", s.copy.bytes_per_s},
+               {"storage_when_full", s.storage_when_full}};
+  return write_file(directory + "/job.json", j.dump(1, ' ', false, Json::error_handler_t::replace));
+}
+
+std::optional<JobResult> read_result(const std::string& directory) {
+  const Json j = read_json(directory + "/result.json");
+  if (!j.is_object()) return {};
+  JobResult r;
+  r.exit = {j["status"], j["signal"]};
+  r.error = j["error"];
+  r.cannot_start = j["cannot_start"];
+  r.timed_out = j["timed_out"];
+  r.stopped = j["stopped"];
+  r.no_model = j["no_model"];
+  r.began = j["began"];
+  r.started = j["started"];
+  r.ended = j["ended"];
+  r.load_s = j["load_s"];
+  r.load_from = j["load_from"];
+  r.loaded_here = j["loaded_here"];
+  r.load_note = j["load_note"];
+  return r;
+}
+
+std::optional<JobOwner> read_owner(const std::string& directory) {
+  std::ifstream in(directory + "/owner");
+  if (!in) return {};
+  JobOwner o;
+  std::string word;
+  in >> word;
+  if (word == "revoked") {
+    o.revoked = true;
+    return o;
+  }
+  o.process.pid = static_cast<pid_t>(std::strtol(word.c_str(), nullptr, 10));
+  in >> o.process.started >> o.host;
+  return o;
+}
+
+bool revoke_job(const std::string& directory) {
+  if (make_once(directory + "/owner", "revoked\n")) return true;
+  const auto owner = read_owner(directory);
+  return owner && owner->revoked;
+}
+
+std::optional<Child> read_child(const std::string& directory) {
+  std::ifstream in(directory + "/child");
+  Child c;
+  if (!(in >> c.pid >> c.started)) return {};
+  return c;
+}
+
+int run_job(const std::string& directory) {
+  const auto spec = read_job(directory);
+  if (!spec) return 2;
+  struct sigaction action {};
+  action.sa_handler = on_stop;
+  for (const int s : {SIGTERM, SIGINT, SIGHUP}) ::sigaction(s, &action, nullptr);
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  const Child self{::getpid(), start_time_of(::getpid())};
+  if (!make_once(directory + "/owner", identity(self) + " " + host + "\n")) return 2;  // revoked, or somebody's
+  JobResult r;
+  r.began = unix_now();
+  NodeCopy copy;
+  std::string model;
+  if (!load_model(*spec, model, copy, r)) return write_result(directory, r);
+  ChildTerms terms;
+  for (std::string word : spec->argv) {
+    constexpr std::string_view kModel = "{model}";
+    for (std::size_t at = 0; (at = word.find(kModel, at)) != std::string::npos; at += model.size())
+      word.replace(at, kModel.size(), model);
+    terms.argv.push_back(std::move(word));
+  }
+  terms.environment = spec->environment;
+  terms.directory = spec->directory.empty() ? directory : spec->directory;
+  terms.output = directory + "/out.log";
+  terms.errors = "=";
+  terms.dies_with_parent = true;
+  r.started = unix_now();
+  if (asked_to_stop != 0) {
+    r.stopped = true;
+    return write_result(directory, r);
+  }
+  const auto child = start_child(terms);
+  if (!child) {
+    r.error = child.error().line();
+    r.cannot_start = true;
+    return write_result(directory, r);
+  }
+  (void)write_file(directory + "/child", identity(*child) + "\n");
+  for (;;) {
+    if (const auto exit = wait_child(*child, 0.2)) {
+      r.exit = *exit;
+      break;
+    }
+    r.timed_out = unix_now() - r.started > spec->limit_s;
+    r.stopped = asked_to_stop != 0;
+    if (!r.timed_out && !r.stopped) continue;
+    stop_session(*child, 5);
+    r.exit.signal = SIGKILL;
+    break;
+  }
+  stop_session(*child, 0);  // what the command left behind holds the GPU
+  return write_result(directory, r);
+}
+
+}  // namespace orrery

@@ -1,0 +1,45 @@
+// Where jobs run: processes of this machine, or Slurm. A job is a directory (trials/job.h); a runner has its process
+// started and says whether it may still write a result.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "trials/config.h"
+#include "trials/node_copy.h"
+
+namespace orrery {
+
+struct JobPlace {
+  std::string node;       // "" = the runner chooses
+  std::int64_t gpu = -1;  // -1: a job on CPUs
+};
+struct JobStart {
+  std::string directory;
+  JobPlace place;
+  std::vector<std::string> avoid;  // nodes, where there are others
+};
+
+class JobRunner {
+ public:
+  virtual ~JobRunner() = default;
+  // GPUs on which trials can run at the same time: one place each.
+  virtual std::vector<JobPlace> places() const = 0;
+  virtual CopyTerms copy_terms(const std::string& node) const = 0;  // of this machine's memory
+  virtual bool local() const = 0;                                   // copies are in this machine's memory
+  // Handles that `gone` and `stop` take, also in another process. Errors: none of them was started.
+  virtual Result<std::vector<std::string>> start(const std::vector<JobStart>& jobs) = 0;
+  virtual void look() {}  // before a round of questions
+  // No process of the job is there and none will come.
+  virtual bool gone(const std::string& directory, const std::string& handle) = 0;
+  virtual void stop(const std::string& directory, const std::string& handle) = 0;
+  virtual std::string node_of(const std::string& directory) const = 0;  // where it runs or ran; "" = not known
+  virtual void end() {}                                                 // everything is done: clean up
+};
+
+// `program` is this tool. Nodes beyond the first are made up: each has places and copies of its own.
+std::unique_ptr<JobRunner> local_runner(const EvalConfig& config, const std::string& program);
+
+}  // namespace orrery

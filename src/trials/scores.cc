@@ -1,0 +1,84 @@
+#include "trials/scores.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/number_text.h"
+#include "base/text_match.h"
+
+namespace orrery {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::streamoff kLastBytes = 1 << 20;  // of a log
+constexpr std::uintmax_t kLargest = std::uintmax_t{1} << 30;
+
+void add_numbers(const Json& object, const std::string& prefix, Scores& out) {
+  for (const auto& [name, value] : object.items()) {
+    if (value.is_number() && std::isfinite(value.get<double>())) out.emplace_back(prefix + name, value.get<double>());
+    if (value.is_boolean()) out.emplace_back(prefix + name, value.get<bool>() ? 1 : 0);
+  }
+}
+
+Result<Scores> finished(Scores scores, const std::string& where) {
+  if (scores.empty()) return fail("has no score", where, "an object of names and numbers");
+  std::sort(scores.begin(), scores.end());
+  return scores;
+}
+
+}  // namespace
+
+Result<Scores> scores_of_files(const std::vector<std::string>& files, const std::string& at) {
+  if (files.empty()) return fail("there is no file of scores", "metric", "see what it said in its log");
+  Scores out;
+  for (const std::string& file : files) {
+    std::error_code error;
+    if (std::filesystem::file_size(file, error) > kLargest || error) return fail("cannot be read", file);
+    std::ifstream in(file, std::ios::binary);
+    const Json all = Json::parse(in, nullptr, false);
+    if (all.is_discarded()) return fail("is not JSON", file);
+    const Json* object = &all;
+    if (!at.empty()) {
+      Json::json_pointer pointer;
+      if (at[0] != '/') return fail("not a JSON pointer: " + at, file, "begins with /");
+      // Names with a slash or a tilde are escaped by whoever writes the pointer; a bad escape is no pointer.
+      for (std::size_t i = 0; i < at.size(); ++i)
+        if (at[i] == '~' && (i + 1 == at.size() || (at[i + 1] != '0' && at[i + 1] != '1')))
+          return fail("not a JSON pointer: " + at, file, "~ is written ~0");
+      pointer = Json::json_pointer(at);
+      if (!all.is_object() || !all.contains(pointer)) return fail("has nothing at " + at, file);
+      object = &all.at(pointer);
+    } else if (all.is_object() && all.contains("scores") && all["scores"].is_object()) {
+      object = &all["scores"];
+    }
+    if (!object->is_object()) return fail("is not an object of scores", file);
+    const std::string stem = std::filesystem::path(file).stem().string();
+    add_numbers(*object, files.size() > 1 ? stem + "." : std::string(), out);
+  }
+  return finished(std::move(out), files.front());
+}
+
+Result<Scores> scores_of_last_line(const std::string& log) {
+  std::ifstream in(log, std::ios::binary | std::ios::ate);
+  if (!in) return fail("cannot be read", log);
+  const std::streamoff size = in.tellg(), from = std::max<std::streamoff>(0, size - kLastBytes);
+  in.seekg(from);
+  std::string text(static_cast<std::size_t>(size - from), '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.erase(text.find_last_not_of(" \t\r\n") + 1);
+  text.erase(0, text.find_last_of("\r\n") + 1);
+  double number = 0;
+  if (read_double(text, number) == NumberState::ok) return Scores{{"score", number}};
+  const Json line = Json::parse(text, nullptr, false);
+  if (!line.is_object()) return fail("the last line is neither a number nor a JSON object", log);
+  const Json& object = line.contains("scores") && line["scores"].is_object() ? line["scores"] : line;
+  Scores out;
+  add_numbers(object, "", out);
+  return finished(std::move(out), log);
+}
+
+}  // namespace orrery

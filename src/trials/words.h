@@ -1,0 +1,41 @@
+// Commands of a configuration with their placeholders filled in. docs/formats/evals.md lists them.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "trials/config.h"
+
+namespace orrery {
+
+struct PieceWords {  // one piece of a trial
+  std::string dataset, task, results;
+  std::int64_t first = 0, items = 0;
+  std::string output;  // the file of its outputs
+};
+
+struct CommandWords {
+  std::string checkpoint, checkpoint_name,
+      model_name;       // where it lies in storage; the checkpoint's and the model's name
+  std::string outputs;  // directory of the trial
+  std::string work;     // file that lists the pieces
+  std::string scores;   // file that a metric writes
+  std::vector<PieceWords> pieces;
+};
+
+// {model} stays: only the node knows. "{tasks...}" and "{output...}" become one word a piece. Errors: an unknown
+// placeholder; one that stands for one piece where there are several.
+Result<std::vector<std::string>> fill_words(const std::vector<std::string>& argv, const CommandWords& words);
+Result<std::string> fill_word(const std::string& word, const CommandWords& words);
+
+// The placeholders of a configuration's commands, before anything runs.
+Status check_words(const EvalConfig& config);
+
+// What {work} names: a JSON array of {dataset, task, first, items, output}.
+std::string work_text(const std::vector<PieceWords>& pieces);
+
+// Files that match a pattern, sorted.
+std::vector<std::string> files_like(const std::string& pattern);
+
+}  // namespace orrery
