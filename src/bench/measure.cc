@@ -216,7 +216,7 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
   {
     Sampler sampler(execution->child(), terms.devices, static_cast<std::size_t>(run.gpus));
     auto ran = Clock::now(), spoke = ran;
-    sampler.sample();  // a run may be over before the next
+    sampler.sample();    // a run may be over before the next
     double sampled = 0;  // when
     std::uint64_t said = 0;
     while (!(ending.exit = execution->poll())) {
