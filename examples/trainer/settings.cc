@@ -53,6 +53,9 @@ Settings parse(int argc, char** argv) {
   app.add_option("--world", s.world, "ranks")->capture_default_str()->check(CLI::Range(1, 1024));
   app.add_option("--rank", s.rank, "this process is that rank alone; without: it starts all of them here");
   app.add_option("--addresses", addresses, "HOST:PORT,... one a rank, with --rank");
+  app.add_option("--rendezvous", s.rendezvous,
+                 "instead, with --rank: a directory of this start alone, in which ranks find each other");
+  app.add_option("--host", s.host, "there: the address at which this rank listens")->capture_default_str();
   app.add_option("--timeout", s.timeout_s, "seconds that communication may take")->capture_default_str();
   app.add_option("--layers", s.shape.layers)->capture_default_str()->check(CLI::Range(1, 1000));
   app.add_option("--width", s.shape.width)->capture_default_str()->check(CLI::Range(1, 8192));
@@ -99,7 +102,7 @@ Settings parse(int argc, char** argv) {
       if (ends.size() != 2) throw CLI::ValidationError("--addresses", text + " is not HOST:PORT");
       s.addresses.push_back({ends[0], number<std::uint16_t>(ends[1], "--addresses")});
     }
-    if (s.rank >= 0 && s.addresses.size() != static_cast<std::size_t>(s.world)) {
+    if (s.rank >= 0 && s.rendezvous.empty() && s.addresses.size() != static_cast<std::size_t>(s.world)) {
       throw CLI::ValidationError("--addresses", "needs one a rank");
     }
     if (s.rank >= s.world) throw CLI::ValidationError("--rank", "must be below --world");

@@ -19,7 +19,9 @@
 #include <thread>
 
 #include "slurm/host_list.h"
+#include "supervisor/group_runs.h"
 #include "supervisor/keeper.h"
+#include "supervisor/launchers.h"
 #include "supervisor/ring.h"
 
 namespace orrery {
@@ -94,7 +96,8 @@ bool is_being_submitted(const std::string& token) {
 
 }  // namespace
 
-SlurmRunner::SlurmRunner(SlurmOptions options) : options_(std::move(options)) {
+SlurmRunner::SlurmRunner(std::string directory, std::string program, SlurmOptions options)
+    : directory_(std::move(directory)), program_(std::move(program)), options_(std::move(options)) {
   // The supervisor looks again soon: a controller that is away must not hold it up.
   terms_.timeout_s = 5;
   terms_.patience_s = 0;
@@ -137,17 +140,16 @@ Status SlurmRunner::revoke(const SlurmFiles& files, Known& known) {
 }
 
 Result<std::string> SlurmRunner::start(const AttemptSpec& spec) {
-  const SlurmFiles files(options_.directory, spec.number);
+  const SlurmFiles files(directory_, spec.number);
   if (::mkdir(files.directory.c_str(), 0700) != 0 && errno != EEXIST)
     return fail(std::string("cannot be made: ") + std::strerror(errno), files.directory);
   for (const std::string& path : {spec.out, spec.err})
     if (const Status ok = make_private(path); !ok) return tl::unexpected(ok.error());
-  if (const Status ok = write_spec(AttemptFiles(options_.directory, spec.number), spec); !ok)
-    return tl::unexpected(ok.error());
+  if (const Status ok = write_spec(AttemptFiles(directory_, spec.number), spec); !ok) return tl::unexpected(ok.error());
   if (const Status ok = give_orders(files, {}); !ok) return tl::unexpected(ok.error());
   slurm::Batch batch;
   batch.token = spec.token;
-  batch.comment = "orrery guard " + options_.directory;
+  batch.comment = "orrery guard " + directory_;
   batch.directory = spec.directory;
   batch.script = files.script;
   batch.output = files.directory + "/script.log";
@@ -157,7 +159,8 @@ Result<std::string> SlurmRunner::start(const AttemptSpec& spec) {
   if (!spec.exclude.empty()) batch.options.push_back("--exclude=" + slurm::compress_hosts(spec.exclude));
   if (!spec.nodes.empty()) batch.options.push_back("--nodelist=" + slurm::compress_hosts(spec.nodes));
   batch.options.insert(batch.options.end(), options_.sbatch.begin(), options_.sbatch.end());
-  batch.argv = {options_.program, "guard", "batch", options_.directory, std::to_string(spec.number)};
+  batch.argv = {program_, "guard", "batch", directory_, std::to_string(spec.number)};
+  batch.argv.push_back("--");
   batch.argv.insert(batch.argv.end(), options_.srun.begin(), options_.srun.end());
   slurm::Terms terms = terms_;
   terms.timeout_s = 20;
@@ -170,7 +173,7 @@ Result<std::string> SlurmRunner::start(const AttemptSpec& spec) {
 }
 
 Result<std::optional<std::string>> SlurmRunner::find(const AttemptSpec& spec) {
-  const SlurmFiles files(options_.directory, spec.number);
+  const SlurmFiles files(directory_, spec.number);
   const auto found = [&]() -> Result<std::optional<std::string>> {
     const auto jobs = slurm::jobs_named(spec.token, terms_);
     if (!jobs) return tl::unexpected(jobs.error());
@@ -282,7 +285,7 @@ void SlurmRunner::describe_end(const SlurmFiles& files, const std::vector<RankRe
 Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
   const auto h = read_handle(handle);
   if (!h) return tl::unexpected(h.error());
-  const SlurmFiles files(options_.directory, h->attempt);
+  const SlurmFiles files(directory_, h->attempt);
   Known& k = known(h->attempt);
   const bool ended = !read_line(files.ended).empty();
   if (ended && !slurm::is_over(k.job.state)) k.asked = {};  // news: asked at once
@@ -323,19 +326,22 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
     s.phase = ending                        ? AttemptPhase::ending
               : claimed && !reports.empty() ? AttemptPhase::running
                                             : AttemptPhase::pending;
-    s.lost = lost_nodes(k, reports, s.phase == AttemptPhase::ending);
+    // A rank that failed is news of the others: their nodes are asked at once.
+    const bool failed = std::any_of(reports.begin(), reports.end(), [](const RankReport& r) {
+      return !r.runs() && (r.state != RankReport::State::exited || r.value != 0);
+    });
+    s.lost = lost_nodes(k, reports, failed || s.phase == AttemptPhase::ending);
     if (s.phase == AttemptPhase::running && (notice || j.state == slurm::State::completing)) {
       s.reason = EndReason::preempted;
       s.detail = "Slurm has told it so";
     }
     if (j.limit_s > 0) s.time_left = static_cast<double>(j.limit_s - std::time(nullptr));
     // Slurm takes its time to believe that a lost node is lost: all that can still be heard of it has been.
-    if (s.phase == AttemptPhase::ending && !s.lost.empty() && ended) {
-      s.phase = AttemptPhase::ended;
-      describe_end(files, reports, s);
-    } else if (s.phase == AttemptPhase::ending) {
-      describe_end(files, reports, s);
-    }
+    const bool heard = std::all_of(reports.begin(), reports.end(), [&](const RankReport& r) {
+      return !r.runs() || std::find(s.lost.begin(), s.lost.end(), r.node) != s.lost.end();
+    });
+    if (!s.lost.empty() && failed && (heard || ended)) s.phase = AttemptPhase::ended;
+    if (s.phase == AttemptPhase::ending || s.phase == AttemptPhase::ended) describe_end(files, reports, s);
     return s;
   }
   // Over, or forgotten: a controller that was killed forgets what came last.
@@ -367,7 +373,7 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
 Status SlurmRunner::signal(const std::string& handle, int number) {
   const auto h = read_handle(handle);
   if (!h) return tl::unexpected(h.error());
-  const SlurmFiles files(options_.directory, h->attempt);
+  const SlurmFiles files(directory_, h->attempt);
   auto orders = read_orders(read_line(files.orders)).value_or(Orders{});
   ++orders.signals;
   orders.signal = number;
@@ -377,7 +383,7 @@ Status SlurmRunner::signal(const std::string& handle, int number) {
 Result<bool> SlurmRunner::fence(const std::string& handle) {
   const auto h = read_handle(handle);
   if (!h) return tl::unexpected(h.error());
-  const SlurmFiles files(options_.directory, h->attempt);
+  const SlurmFiles files(directory_, h->attempt);
   Known& k = known(h->attempt);
   if (const Status ok = revoke(files, k); !ok) return tl::unexpected(ok.error());
   k.asked = {};
@@ -438,7 +444,7 @@ Status SlurmRunner::drain(const std::string& node, const std::string& reason) {
 Result<std::string> SlurmRunner::stacks(const std::string& handle, double timeout_s) {
   const auto h = read_handle(handle);
   if (!h) return tl::unexpected(h.error());
-  const SlurmFiles files(options_.directory, h->attempt);
+  const SlurmFiles files(directory_, h->attempt);
   auto orders = read_orders(read_line(files.orders)).value_or(Orders{});
   ++orders.stacks;
   if (const Status ok = give_orders(files, orders); !ok) return tl::unexpected(ok.error());
@@ -459,6 +465,19 @@ Result<std::string> SlurmRunner::stacks(const std::string& handle, double timeou
   }
   if (text.empty()) return fail("no rank runs", files.directory);
   return text;
+}
+
+std::optional<RunGroups> SlurmRunner::tester(const std::vector<std::string>& nodes, double timeout_s) {
+  GroupRunTerms terms;
+  terms.timeout_s = timeout_s;
+  terms.worker = {program_, "checknodes", "member", "{index}"};
+  std::vector<std::string> more;
+  if (!options_.partition.empty()) more.push_back("--partition=" + options_.partition);
+  const Status ok = by_slurm(nodes, more, terms);
+  return [ok, terms, nodes](const std::vector<NodeGroup>& groups) -> Result<std::vector<GroupOutcome>> {
+    if (!ok) return tl::unexpected(ok.error());
+    return run_remote_rings(terms, nodes, groups);
+  };
 }
 
 }  // namespace orrery

@@ -20,25 +20,14 @@
 #include "slurm/slurm.h"
 #include "supervisor/job_runner.h"
 #include "supervisor/slurm_attempt.h"
+#include "supervisor/slurm_options.h"
 
 namespace orrery {
 
-struct SlurmOptions {
-  std::string directory;    // the state directory, absolute, seen by all nodes
-  std::string program;      // orrery, absolute, seen by all nodes
-  std::string nodes = "1";  // of sbatch --nodes: "4", or "3-4" where it can do with fewer
-  std::int64_t tasks_per_node = 1;
-  std::string partition;            // "" = Slurm's default
-  std::vector<std::string> sbatch;  // more options, a word each
-  std::vector<std::string> srun;    // more options of srun
-  double stale_s = 3;               // a keeper silent for so long, on a node that refuses connections, is lost
-  double lost_after_s = 8;
-  double ask_s = 1;  // between questions to Slurm
-};
-
 class SlurmRunner final : public JobRunner {
  public:
-  explicit SlurmRunner(SlurmOptions options);
+  // The state directory and this program: absolute, and seen by all nodes.
+  SlurmRunner(std::string directory, std::string program, SlurmOptions options);
 
   std::string_view kind() const override { return "slurm"; }
   Result<std::string> start(const AttemptSpec& spec) override;
@@ -49,6 +38,8 @@ class SlurmRunner final : public JobRunner {
   Result<std::vector<NodeState>> nodes() override;
   Status drain(const std::string& node, const std::string& reason) override;
   Result<std::string> stacks(const std::string& handle, double timeout_s) override;
+  // Rings among them, started by srun.
+  std::optional<RunGroups> tester(const std::vector<std::string>& nodes, double timeout_s) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -83,6 +74,7 @@ class SlurmRunner final : public JobRunner {
   std::vector<std::string> lost_nodes(Known& known, const std::vector<RankReport>& reports, bool over);
   void describe_end(const SlurmFiles& files, const std::vector<RankReport>& reports, AttemptState& state) const;
 
+  std::string directory_, program_;
   SlurmOptions options_;
   slurm::Terms terms_;
   Known known_;
