@@ -9,6 +9,7 @@
 #include "slurm/host_list.h"
 #include "slurm/rows.h"
 #include "supervisor/ring_worker.h"
+#include "supervisor/slurm_attempt.h"
 
 namespace {
 
@@ -49,6 +50,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(orrery::read_ring_task(std::string_view(line).substr(0, line.size() - 1)).has_value());
   }
   (void)orrery::read_ring_ports(text, 2);
+  if (const auto orders = orrery::read_orders(text)) require(orrery::read_orders(orrery::to_line(*orders)).has_value());
+  if (const auto report = orrery::read_report(text)) require(orrery::read_report(orrery::to_line(*report)).has_value());
   const std::string script = script_of({"x", std::string(text)});
   require(script.find("\r\n") == std::string::npos);
   return 0;

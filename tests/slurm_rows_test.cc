@@ -154,6 +154,7 @@ TEST(SlurmRows, ShowJob) {
   EXPECT_EQ(j.exit_status, 0);
   EXPECT_EQ(j.start_s, 1796077185);
   EXPECT_EQ(j.end_s, 0);
+  EXPECT_EQ(j.limit_s, 1827613181);
   EXPECT_EQ(j.nodes, (Names{"node0", "node1"}));
 }
 
@@ -163,6 +164,7 @@ TEST(SlurmRows, Nodes) {
       "   CPUAlloc=1 CPUEfctv=8 CPUTot=8 CPULoad=2.48\n"
       "   NodeAddr=127.0.0.1 NodeHostName=h Port=17401 Version=22.05.8\n"
       "   State=MIXED+DRAIN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n"
+      "   Partitions=train,eval \n"
       "   Reason=orrery: rank 3 | Xid 79 [x] [root@1796077182]\n"
       "\n"
       "NodeName=node1 CoresPerSocket=8 \n"
@@ -177,6 +179,7 @@ TEST(SlurmRows, Nodes) {
   EXPECT_FALSE(nodes[0].usable());
   EXPECT_EQ(nodes[0].reason, "orrery: rank 3 | Xid 79 [x]");
   EXPECT_EQ(nodes[0].port, 17401);
+  EXPECT_EQ(nodes[0].partitions, (Names{"train", "eval"}));
   EXPECT_EQ(nodes[1].state, "down");
   EXPECT_FALSE(nodes[1].responding);
   EXPECT_EQ(nodes[1].address, "10.1.2.3");

@@ -39,10 +39,6 @@ class Slurm : public SlurmTest {
     EXPECT_TRUE(id.has_value()) << id.error().line();
     return id ? *id : JobId{};
   }
-  static std::string shown(JobId id) {  // for messages
-    return run_captured({"scontrol", "show", "job", std::to_string(static_cast<std::int64_t>(id))})->output +
-           run_captured({"sinfo", "-N", "-p", "train"})->output;
-  }
   static Job now(JobId id) {
     const auto j = slurm::job(id);
     EXPECT_TRUE(j.has_value()) << j.error().line();
@@ -94,7 +90,7 @@ TEST_F(Slurm, HowItFailed) {
 TEST_F(Slurm, StepsSignalsAndCancel) {
   const JobId id = submitted({"sh", "-c", "trap 'echo told' USR1; srun sleep 100 & while :; do wait; sleep 0.1; done"},
                              {"--nodes=2", "--ntasks=2"});
-  ASSERT_TRUE(reaches(id, State::running)) << shown(id);
+  ASSERT_TRUE(reaches(id, State::running));
   ASSERT_TRUE(wait_for(60, [&] { return steps(id)->size() == 2; })) << "the script and what it started by srun";
   const auto running = steps(id);
   ASSERT_TRUE(running.has_value());
@@ -121,7 +117,7 @@ TEST_F(Slurm, NoTokenRunsTwice) {
 
 TEST_F(Slurm, DrainAndResumeAreSeen) {
   const JobId id = submitted({"sleep", "100"}, {"--nodes=1", "--nodelist=node1"});
-  ASSERT_TRUE(reaches(id, State::running)) << shown(id);
+  ASSERT_TRUE(reaches(id, State::running));
   ASSERT_TRUE(drain({"node1"}, "rank 3: Xid 79 | it's bad").has_value());
   EXPECT_TRUE(node("node1").drained);
   EXPECT_EQ(node("node1").reason, "rank 3: Xid 79 | it's bad");
@@ -138,11 +134,11 @@ TEST_F(Slurm, DrainAndResumeAreSeen) {
 
 TEST_F(Slurm, ALostNodeAndAJobThatGoesOnWithoutIt) {
   const JobId id = submitted({"sleep", "100"}, {"--nodes=2", "--nodelist=node[2-3]", "--requeue"});
-  ASSERT_TRUE(reaches(id, State::running)) << shown(id);
+  ASSERT_TRUE(reaches(id, State::running));
   ASSERT_EQ(lab_->command("kill node3"), "");
   // Without waiting for Slurm to notice:
   ASSERT_TRUE(set_down({"node3"}, "no heartbeat").has_value());
-  ASSERT_TRUE(starts_again(id, {{"ReqNodeList", ""}, {"ExcNodeList", "node3"}})) << shown(id);
+  ASSERT_TRUE(starts_again(id, {{"ReqNodeList", ""}, {"ExcNodeList", "node3"}}));
   EXPECT_EQ(now(id).restarts, 1);
   for (const std::string& n : now(id).nodes) EXPECT_NE(n, "node3");
   EXPECT_EQ(node("node3").state, "down");
@@ -153,16 +149,16 @@ TEST_F(Slurm, ALostNodeAndAJobThatGoesOnWithoutIt) {
 
 TEST_F(Slurm, RequeuedOnRequest) {
   const JobId id = submitted({"sleep", "100"}, {"--nodes=1", "--requeue"});
-  ASSERT_TRUE(reaches(id, State::running)) << shown(id);
+  ASSERT_TRUE(reaches(id, State::running));
   ASSERT_TRUE(requeue(id).has_value());
   // Slurm makes it wait for two minutes, counted anew when the last of it has ended: told more than once.
-  ASSERT_TRUE(starts_again(id, {})) << shown(id);
+  ASSERT_TRUE(starts_again(id, {}));
   EXPECT_EQ(now(id).restarts, 1);
 }
 
 TEST_F(Slurm, AControllerThatIsAwayIsWaitedFor) {
   const JobId id = submitted({"sleep", "100"}, {"--nodes=1"});
-  ASSERT_TRUE(reaches(id, State::running)) << shown(id);
+  ASSERT_TRUE(reaches(id, State::running));
   ASSERT_EQ(lab_->command("stop controller"), "");
   std::thread back([&] {
     std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -98,6 +98,9 @@ Settings parse(int argc, char** argv) {
   app.add_option("--world", s.world, "ranks")->capture_default_str()->check(CLI::Range(1, 1024));
   app.add_option("--rank", s.rank, "this process is that rank alone; without: it starts all of them here");
   app.add_option("--addresses", addresses, "HOST:PORT,... one a rank, with --rank");
+  app.add_option("--rendezvous", s.rendezvous,
+                 "instead, with --rank: a directory of this start alone, in which ranks find each other");
+  app.add_option("--host", s.host, "there: the address at which this rank listens")->capture_default_str();
   app.add_option("--timeout", s.timeout_s, "seconds that communication may take")
       ->capture_default_str()
       ->check(CLI::Range(0.001, 1e6));
@@ -169,7 +172,7 @@ Settings parse(int argc, char** argv) {
     }
     if (s.rank < 0 && !s.addresses.empty()) throw CLI::ValidationError("--addresses", "needs --rank");
     if (app.count("--rank") > 0 && s.rank < 0) throw CLI::ValidationError("--rank", "is negative");
-    if (s.rank >= 0 && s.addresses.size() != static_cast<std::size_t>(s.world)) {
+    if (s.rank >= 0 && s.rendezvous.empty() && s.addresses.size() != static_cast<std::size_t>(s.world)) {
       throw CLI::ValidationError("--addresses", "needs one a rank");
     }
     if (s.evaluate.empty() != s.work.empty()) throw CLI::ValidationError("--evaluate", "needs --work, and it that");

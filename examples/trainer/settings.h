@@ -26,6 +26,8 @@ struct Settings {
 
   int world = 1, rank = -1;        // rank -1: this process starts all ranks
   std::vector<Address> addresses;  // one a rank, when they are started one by one
+  std::string rendezvous;          // or a directory in which they find each other
+  std::string host = "127.0.0.1";  // there: where this rank listens
   double timeout_s = 60;           // of communication
   double grace_s = 5;              // after SIGTERM or SIGINT: how long the last checkpoint may take
 

@@ -88,12 +88,14 @@ Result<int> run_simulate(const Args& args) {
   return emit(months_document(*question, months), *options);
 }
 
-constexpr std::string_view kRunOptions[] = {"--config",   "--checkpoints", "--heartbeat", "--socket",  "--on-rollback",
-                                            "--bad-loss", "--stragglers",  "--webhook",   "--metrics", "--dry-run"};
+constexpr std::string_view kRunOptions[] = {"--config",      "--checkpoints", "--heartbeat", "--socket",
+                                            "--on-rollback", "--slurm",       "--bad-loss",  "--stragglers",
+                                            "--webhook",     "--metrics",     "--dry-run"};
 
 Result<int> run_guard_words(const Args& args) {
   const std::string first = args.positional.empty() || args.before_dashes == 0 ? "" : args.positional.front();
   if (first == "keep") return run_guard_keeper(args);
+  if (first == "batch" || first == "rank") return run_guard_on_node(args);
   for (const std::string_view option : kRunOptions)
     if (!first.empty() && args.has(option))
       return fail("not with " + first, std::string(option), "only with -- COMMAND");

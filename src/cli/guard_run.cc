@@ -18,6 +18,7 @@
 #include "supervisor/guard_run.h"
 #include "supervisor/keeper.h"
 #include "supervisor/local_runner.h"
+#include "supervisor/slurm_runner.h"
 #include "supervisor/tell.h"
 
 namespace orrery {
@@ -66,6 +67,13 @@ Result<GuardOptions> read_options(const Args& args) {
   text(args, "--metrics-file", o.metrics_file);
   text(args, "--webhook", o.webhook);
   if (const auto it = args.options.find("--on-rollback"); it != args.options.end()) o.on_rollback = it->second;
+  if (args.has("--slurm")) o.slurm.used = true;
+  if (args.has("--local")) o.slurm.used = false;
+  text(args, "--nodes", o.slurm.nodes);
+  text(args, "--partition", o.slurm.partition);
+  for (const auto& [option, words] : {std::pair{"--sbatch", &o.slurm.sbatch}, std::pair{"--srun", &o.slurm.srun}})
+    if (const auto it = args.options.find(option); it != args.options.end())
+      words->insert(words->end(), it->second.begin(), it->second.end());
   if (args.has("--dry-run")) o.policy.dry_run = true;
   static constexpr Choice<OnBadLoss> losses[] = {{"rollback", OnBadLoss::rollback}, {"report", OnBadLoss::report}};
   static constexpr Choice<OnStraggler> slow[] = {{"report", OnStraggler::report}, {"replace", OnStraggler::replace}};
@@ -74,6 +82,7 @@ Result<GuardOptions> read_options(const Args& args) {
   if (const Status ok = all_of({choose(args, "--bad-loss", losses, o.policy.bad_loss),
                                 choose(args, "--stragglers", slow, o.policy.straggler),
                                 choose(args, "--same-failure", same, o.policy.same_failure),
+                                whole(args, "--tasks-per-node", o.slurm.tasks_per_node, 1024),
                                 whole(args, "--restarts", o.policy.most_restarts, 1'000'000'000, 0),
                                 real(args, "--backoff", o.policy.backoff_first_s, 0, 1e6),
                                 real(args, "--hang-after", o.watch.hang_floor_s, 0.1, 1e9),
@@ -168,6 +177,18 @@ Result<GuardStory> story_of(const std::string& directory) {
   return story;
 }
 
+std::unique_ptr<JobRunner> runner_of(const GuardOptions& o, const std::string& directory) {
+  if (o.slurm.used) {
+    std::error_code error;
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
+    return std::make_unique<SlurmRunner>(directory, error ? "orrery" : program, o.slurm);
+  }
+  return std::make_unique<LocalRunner>(LocalOptions{.directory = directory,
+                                                    .keeper = {"/proc/self/exe", "guard", "keep"},
+                                                    .nodes = o.nodes,
+                                                    .time_limit_s = o.time_limit_s});
+}
+
 int status_of(const GuardState& s) {
   return s.phase == GuardPhase::stopped && s.outcome != GuardOutcome::done ? kIncomplete : kDone;
 }
@@ -177,6 +198,12 @@ int status_of(const GuardState& s) {
 std::vector<OptionSpec> guard_run_options() {
   return {
       {"--local", "", "run COMMAND as processes of this machine (the default)"},
+      {"--slurm", "", "run COMMAND as jobs of Slurm, once a task"},
+      {"--nodes", "N[-M]", "of Slurm: so many, at least N where M are not to be had (default: 1)", Takes::word},
+      {"--tasks-per-node", "N", "of Slurm (default: 1)", Takes::word},
+      {"--partition", "NAME", "of Slurm", Takes::word},
+      {"--sbatch", "OPTION", "one more option of sbatch, as in --sbatch=--time=600", Takes::word, true},
+      {"--srun", "OPTION", "one more option of srun", Takes::word, true},
       {"--config", "FILE.toml", "all settings (docs/guard.md); options go before them", Takes::file},
       {"--state", "DIR", "what guard remembers, and the logs of all attempts (default: guard-state)", Takes::directory},
       {"--name", "NAME", "of the job, for reports (default: the program's)", Takes::word},
@@ -210,10 +237,7 @@ Result<int> run_guard_command(const Args& args) {
   const std::string directory = absolute(guard->state);
   Notes notes;
   const SharedRules rules = guard_rules();
-  LocalRunner runner({.directory = directory,
-                      .keeper = {"/proc/self/exe", "guard", "keep"},
-                      .nodes = guard->nodes,
-                      .time_limit_s = guard->time_limit_s});
+  const std::unique_ptr<JobRunner> runner = runner_of(*guard, directory);
   Tellers tellers;
   if (const Status ok = tellers.open(*guard); !ok) return tl::unexpected(ok.error());
   listen_to_signals();
@@ -225,7 +249,7 @@ Result<int> run_guard_command(const Args& args) {
     tellers.decided(e, d, s);
   };
   hooks.looked = [&](const GuardState& s) { tellers.looked(s); };
-  const auto state = run_guard(*guard, runner, rules, hooks, notes);
+  const auto state = run_guard(*guard, *runner, rules, hooks, notes);
   if (!state) return tl::unexpected(state.error());
   tellers.end(*state, notes);
   auto story = story_of(directory);
@@ -248,6 +272,18 @@ Result<int> run_guard_status(const Args& args) {
   const auto emitted = emit(guard_run_document(*story, {}), *options);
   if (!emitted) return emitted;
   return std::max(*emitted, status);
+}
+
+Result<int> run_guard_on_node(const Args& args) {
+  const std::vector<std::string>& words = args.positional;
+  const std::size_t own = std::min(args.before_dashes.value_or(words.size()), words.size());
+  std::int64_t number = 0;
+  const std::string text = own == 3 ? words[2] : "";
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || number < 1)
+    return fail("of guard's own use", "guard " + words[0], "orrery help guard");
+  if (words[0] == "rank") return run_slurm_rank(words[1], number);
+  return run_slurm_batch(words[1], number, {words.begin() + static_cast<std::ptrdiff_t>(own), words.end()});
 }
 
 Result<int> run_guard_keeper(const Args& args) {

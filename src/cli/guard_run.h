@@ -10,6 +10,7 @@ std::vector<OptionSpec> guard_run_options();
 
 Result<int> run_guard_command(const Args& args);
 Result<int> run_guard_status(const Args& args);
-Result<int> run_guard_keeper(const Args& args);  // of guard's own: guard keep DIRECTORY NUMBER
+Result<int> run_guard_on_node(const Args& args);  // the same on nodes: guard batch|rank DIRECTORY NUMBER [-- SRUN...]
+Result<int> run_guard_keeper(const Args& args);   // of guard's own: guard keep DIRECTORY NUMBER
 
 }  // namespace orrery

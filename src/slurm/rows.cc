@@ -162,7 +162,9 @@ void read_job_details(std::string_view text, Job& job) {
       set_exit(value_of(line, "ExitCode"), job);
     } else if (begins(line, "   StartTime=")) {
       job.start_s = whole(value_of(line, "StartTime"));
-      job.end_s = is_over(job.state) ? whole(value_of(line, "EndTime")) : 0;
+      const std::int64_t end_s = whole(value_of(line, "EndTime"));
+      job.end_s = is_over(job.state) ? end_s : 0;
+      job.limit_s = job.state == State::running ? end_s : 0;
     } else if (begins(line, "   NodeList=")) {
       job.nodes = hosts_of(value_of(line, "NodeList"));
     }
@@ -199,6 +201,13 @@ std::vector<Node> read_nodes(std::string_view text) {
       n.drained = has_any(all, {"DRAIN", "FAIL"});
       n.responding = !has_any(all, {"NOT_RESPONDING", "*"});
       n.completing = has(all, "COMPLETING");
+    } else if (begins(line, "   Partitions=")) {
+      const std::string_view list = value_of(line, "Partitions");
+      for (std::size_t i = 0; i < list.size();) {
+        const std::size_t end = std::min(list.find(',', i), list.size());
+        n.partitions.emplace_back(list.substr(i, end - i));
+        i = end + 1;
+      }
     } else if (begins(line, "   Reason=")) {
       std::string_view reason = line.substr(10);
       if (const std::size_t at = reason.rfind(" ["); at != std::string_view::npos && reason.back() == ']')

@@ -49,6 +49,7 @@ struct Job {
   int restarts = 0;  // times it was requeued; -1 = not told
   int exit_status = 0, signal = 0;
   std::int64_t start_s = 0, end_s = 0;  // Unix time; 0 = not yet
+  std::int64_t limit_s = 0;             // when its time limit ends, as job() tells while it runs; 0 = not known
 };
 
 // Asks squeue, then sacct where accounts are kept, then scontrol for what squeue does not tell. A job that nobody knows
@@ -98,6 +99,7 @@ struct Node {
   std::string reason;   // "" = none
   std::string address;  // and
   int port = 0;         // of its slurmd
+  std::vector<std::string> partitions;
   // New jobs may come to it, now or when those of others have ended.
   bool usable() const { return !drained && responding && state != "down" && state != "error" && state != "unknown"; }
 };

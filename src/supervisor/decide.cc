@@ -411,7 +411,10 @@ class Decider {
     if (r.noticed == 0) r.noticed = e_.at;
     if (!e_.state->nodes.empty()) r.nodes = e_.state->nodes;
     if (!live() && s_.phase != GuardPhase::dumping) return;
-    if (!s_.failure) s_.failure = classify(s_, *e_.state);
+    // While it saved because Slurm had told it to: it was a person who ended it.
+    const bool by_person = e_.state->reason == EndReason::cancelled && s_.failure && !s_.stopping &&
+                           s_.failure->kind == FailureKind::interrupted;
+    if (!s_.failure || by_person) s_.failure = classify(s_, *e_.state);
     // What was asked to save and end may have come to its end by itself just before.
     if (s_.phase == GuardPhase::saving && e_.state->exit_status == 0 && s_.finding &&
         s_.finding->verdict == "healthy" && s_.finding->ended && !s_.finding->sigterm)

@@ -85,6 +85,14 @@ std::vector<Key> keys_of(GuardOptions& o) {
       {"nodes", "check", &p.check_nodes},
       {"nodes", "check_command", &o.check_command},
       {"nodes", "check_timeout_s", &o.check_timeout_s, {0.1, 1e6}},
+      {"slurm", "used", &o.slurm.used},
+      {"slurm", "nodes", &o.slurm.nodes},
+      {"slurm", "tasks_per_node", &o.slurm.tasks_per_node, {1, 1024}},
+      {"slurm", "partition", &o.slurm.partition},
+      {"slurm", "sbatch", &o.slurm.sbatch},
+      {"slurm", "srun", &o.slurm.srun},
+      {"slurm", "stale_s", &o.slurm.stale_s, {1, 1e6}},
+      {"slurm", "lost_after_s", &o.slurm.lost_after_s, {2, 1e6}},
       {"checkpoints", "directory", &o.checkpoints},
       {"checkpoints", "verify", &o.verify},
       {"stop", "signal", &p.stop_signal, {1, 64}},
@@ -235,6 +243,16 @@ std::string replaced(const std::string& argument, const Placeholders& values) {
 Status check_options(const GuardOptions& o) {
   if (o.command.empty()) return fail("no command to guard", "guard", "orrery guard [OPTION...] -- COMMAND...");
   if (o.state.empty()) return fail("no state directory", "--state");
+  if (o.slurm.used) {
+    const std::string& n = o.slurm.nodes;
+    if (n.empty() || n.find_first_not_of("0123456789-") != std::string::npos || n.front() == '-' || n.back() == '-')
+      return fail("not a number of nodes: " + n, "nodes in [slurm]", "for example 4, or 3-4");
+    for (const auto* words : {&o.slurm.sbatch, &o.slurm.srun})
+      for (const std::string& word : *words)
+        if (word.size() < 2 || word.front() != '-')
+          return fail("not an option in one word: " + word, "[slurm]", "as in --time=600");
+    if (o.time_limit_s > 0) return fail("is of local jobs", "--time-limit", "Slurm's own: --sbatch=--time=MINUTES");
+  }
   for (const std::string& line : o.environment)
     if (line.find('=') == std::string::npos || line.front() == '=')
       return fail("not NAME=VALUE: " + line, "environment in [job]");

@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "supervisor/guard_types.h"
+#include "supervisor/slurm_options.h"
 #include "supervisor/watch.h"
 
 namespace orrery {
@@ -24,6 +25,7 @@ struct GuardOptions {
   std::vector<std::string> nodes;  // local: what {nodes} may name
   double time_limit_s = 0;         // local: of an attempt; 0 = none
   double time_limit_margin_s = 120;
+  SlurmOptions slurm;
   double poll_s = 0.2, progress_s = 10, settle_s = 5;
   // [progress], [loss], [straggler]
   std::string heartbeat, socket;

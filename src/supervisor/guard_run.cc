@@ -65,6 +65,7 @@ struct Seen {
   std::vector<std::pair<std::int64_t, double>> step_seconds;  // recent ones: what a save cost
   std::vector<std::int64_t> saves;                            // that its logs tell of, not counted yet
   bool finding_failed = false;
+  std::vector<std::string> nodes;  // it runs on
 };
 
 class Supervisor {
@@ -394,6 +395,24 @@ void Supervisor::list_nodes() {
 void Supervisor::check_nodes() {
   GuardEvent e = event(EventKind::nodes);
   const std::vector<std::string> nodes = usable_nodes(e.nodes, e.text);
+  // Those that it ran on: what others have may be theirs.
+  std::vector<std::string> tested;
+  for (const std::string& n : nodes) {
+    const std::vector<std::string>& ran = seen_.nodes.empty() ? nodes : seen_.nodes;
+    if (std::find(ran.begin(), ran.end(), n) != ran.end()) tested.push_back(n);
+  }
+  std::optional<RunGroups> run;
+  if (o_.check_command.empty() && tested.size() >= 2) run = runner_.tester(tested, o_.check_timeout_s);
+  if (run) {
+    const auto check = orrery::check_nodes(tested.size(), *run);
+    if (!check) e.text = "nodes could not be tested: " + check.error().line();
+    for (const std::string& n : nodes) {
+      const auto at = static_cast<std::size_t>(std::find(tested.begin(), tested.end(), n) - tested.begin());
+      const bool told = check && at < tested.size();
+      e.nodes.push_back({n, told ? std::string(name_of(check->verdicts[at])) : "good", told ? "" : "not tested"});
+    }
+    return hear(std::move(e));
+  }
   if (nodes.size() < 2 || o_.check_command.empty()) {
     if (e.text.empty())
       e.text = nodes.size() < 2 ? "one node: nothing to compare it with" : "no command to test nodes is given";
@@ -508,6 +527,7 @@ void Supervisor::attend() {
   if (!state) {
     trouble("state of the attempt", state.error());
   } else {
+    if (!state->nodes.empty()) seen_.nodes = state->nodes;
     const bool ending = state->phase == AttemptPhase::ending;
     if (ending && !seen_.ending_since) seen_.ending_since = Clock::now();
     // What its launcher left behind may still have something to say of why.

@@ -159,15 +159,15 @@ enum class FailureKind : std::uint8_t {
 
 struct Failure {
   FailureKind kind = FailureKind::none;
-  std::string reason;      // "NCCL Timeout Error", "exit status 3"
-  std::string cause;       // what time lost to it is counted under
-  std::int64_t step = -1;  // the last step done before
+  std::string reason = {};  // "NCCL Timeout Error", "exit status 3"
+  std::string cause = {};   // what time lost to it is counted under
+  std::int64_t step = -1;   // the last step done before
   std::int64_t bad_step = -1;
   Ns at = 0;
-  std::string node;                   // that the evidence names
-  std::vector<std::string> lost;      // nodes that are gone
-  bool exclude = false;               // the evidence is of the node itself: do without it
-  std::vector<std::string> evidence;  // one a line
+  std::string node = {};                   // that the evidence names
+  std::vector<std::string> lost = {};      // nodes that are gone
+  bool exclude = false;                    // the evidence is of the node itself: do without it
+  std::vector<std::string> evidence = {};  // one a line
 };
 
 struct ExcludedNode {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "supervisor/node_check.h"
 
 namespace orrery {
 
@@ -101,6 +102,12 @@ class JobRunner {
   // Where each process of the attempt stands, as text: stacks where a debugger is there, else what the kernel says.
   // May take `timeout_s` seconds.
   virtual Result<std::string> stacks(const std::string& handle, double timeout_s) = 0;
+
+  // What tests groups of these nodes (node_check.h) where no command for that is given; nothing: it cannot.
+  virtual std::optional<RunGroups> tester(const std::vector<std::string>& nodes, double timeout_s) {
+    (void)nodes, (void)timeout_s;
+    return std::nullopt;
+  }
 };
 
 std::string_view name_of(AttemptPhase phase);

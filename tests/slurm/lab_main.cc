@@ -198,7 +198,8 @@ std::string Lab::write_files() {
     << "ReturnToService=2\nSlurmdTimeout=" << t_.slurmd_timeout_s
     << "\nSlurmctldTimeout=20\nInactiveLimit=0\nKillWait=3\n"
     << "MinJobAge=" << t_.min_job_age_s << "\nMessageTimeout=10\nJobRequeue=1\n"
-    << "AccountingStorageType=accounting_storage/none\n";
+    << "AccountingStorageType=accounting_storage/none\n"
+    << "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n";
   if (t_.gpus > 0) c << "GresTypes=gpu\n";
   for (int i = 0; i < t_.nodes; ++i) {
     c << "NodeName=" << node(i) << " NodeHostname=" << host << " NodeAddr=127.0.0.1 Port=" << ports_[1 + i]
@@ -207,8 +208,9 @@ std::string Lab::write_files() {
     if (t_.gpus > 0) c << " Gres=gpu:" << t_.gpus;
     c << "\n";
   }
-  c << "PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO\n"
-    << "PartitionName=eval Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO\n";
+  c << "PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO GraceTime=20\n"
+    << "PartitionName=eval Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO PreemptMode=OFF\n"
+    << "PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=NO PriorityTier=10 PreemptMode=OFF\n";
   c.close();
   std::ofstream(t_.directory / "etc/cgroup.conf") << "CgroupAutomount=no\n";
   if (t_.gpus > 0) {

@@ -1,0 +1,483 @@
+#include "supervisor/slurm_runner.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "slurm/host_list.h"
+#include "supervisor/group_runs.h"
+#include "supervisor/keeper.h"
+#include "supervisor/launchers.h"
+#include "supervisor/ring.h"
+
+namespace orrery {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::duration;
+
+// Whether a connection is taken, within a second.
+bool connects(const std::string& host, int port) {
+  auto address = address_of(host, false);
+  if (!address) return false;
+  address->set_port(port);
+  const int fd = ::socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return true;  // this machine's trouble is not the node's
+  bool ok = ::connect(fd, address->get(), address->size) == 0;
+  if (!ok && errno == EINPROGRESS) {
+    pollfd p{fd, POLLOUT, 0};
+    int error = 0;
+    socklen_t size = sizeof error;
+    ok = ::poll(&p, 1, 1000) == 1 && ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
+  }
+  ::close(fd);
+  return ok;
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+Status make_private(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return fail(std::string("cannot be written: ") + std::strerror(errno), path);
+  ::close(fd);
+  return {};
+}
+
+EndReason reason_of(slurm::State state) {
+  switch (state) {
+    case slurm::State::node_fail:
+      return EndReason::node_fail;
+    case slurm::State::preempted:
+      return EndReason::preempted;
+    case slurm::State::timeout:
+    case slurm::State::deadline:
+      return EndReason::time_limit;
+    case slurm::State::out_of_memory:
+      return EndReason::out_of_memory;
+    case slurm::State::cancelled:
+      return EndReason::cancelled;
+    case slurm::State::boot_fail:
+      return EndReason::launch_failed;
+    default:
+      return EndReason::none;
+  }
+}
+
+// Processes of this machine that have the word in their command line: an sbatch that outlived its supervisor.
+bool is_being_submitted(const std::string& token) {
+  const std::string word = "--job-name=" + token;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (text_of(entry.path() / "cmdline").find(word) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+SlurmRunner::SlurmRunner(std::string directory, std::string program, SlurmOptions options)
+    : directory_(std::move(directory)), program_(std::move(program)), options_(std::move(options)) {
+  // The supervisor looks again soon: a controller that is away must not hold it up.
+  terms_.timeout_s = 5;
+  terms_.patience_s = 0;
+  terms_.settle_s = 2;
+}
+
+Result<SlurmRunner::Handle> SlurmRunner::read_handle(const std::string& handle) {
+  Handle h;
+  std::int64_t job = 0;
+  const char* const end = handle.data() + handle.size();
+  const auto [colon, error] = std::from_chars(handle.data(), end, job);
+  if (error != std::errc{} || colon == end || *colon != ':' || job < 1)
+    return fail("not an attempt on Slurm: " + handle);
+  const auto [last, second] = std::from_chars(colon + 1, end, h.attempt);
+  if (second != std::errc{} || last != end || h.attempt < 1) return fail("not an attempt on Slurm: " + handle);
+  h.job = slurm::JobId{job};
+  return h;
+}
+
+SlurmRunner::Known& SlurmRunner::known(std::int64_t attempt) {
+  if (known_.attempt != attempt) {
+    known_ = {};
+    known_.attempt = attempt;
+  }
+  return known_;
+}
+
+Status SlurmRunner::give_orders(const SlurmFiles& files, const Orders& orders) {
+  return write_line(files.orders, to_line(orders), true);
+}
+
+Status SlurmRunner::revoke(const SlurmFiles& files, Known& known) {
+  auto orders = read_orders(read_line(files.orders)).value_or(Orders{});
+  if (!orders.revoked) {
+    orders.revoked = true;
+    if (const Status ok = give_orders(files, orders); !ok) return ok;
+  }
+  if (!known.revoked) known.revoked = Clock::now();
+  return {};
+}
+
+Result<std::string> SlurmRunner::start(const AttemptSpec& spec) {
+  const SlurmFiles files(directory_, spec.number);
+  if (::mkdir(files.directory.c_str(), 0700) != 0 && errno != EEXIST)
+    return fail(std::string("cannot be made: ") + std::strerror(errno), files.directory);
+  for (const std::string& path : {spec.out, spec.err})
+    if (const Status ok = make_private(path); !ok) return tl::unexpected(ok.error());
+  if (const Status ok = write_spec(AttemptFiles(directory_, spec.number), spec); !ok) return tl::unexpected(ok.error());
+  if (const Status ok = give_orders(files, {}); !ok) return tl::unexpected(ok.error());
+  slurm::Batch batch;
+  batch.token = spec.token;
+  batch.comment = "orrery guard " + directory_;
+  batch.directory = spec.directory;
+  batch.script = files.script;
+  batch.output = files.directory + "/script.log";
+  batch.options = {"--nodes=" + options_.nodes, fmt::format("--ntasks-per-node={}", options_.tasks_per_node),
+                   "--requeue", "--open-mode=append"};
+  if (!options_.partition.empty()) batch.options.push_back("--partition=" + options_.partition);
+  if (!spec.exclude.empty()) batch.options.push_back("--exclude=" + slurm::compress_hosts(spec.exclude));
+  if (!spec.nodes.empty()) batch.options.push_back("--nodelist=" + slurm::compress_hosts(spec.nodes));
+  batch.options.insert(batch.options.end(), options_.sbatch.begin(), options_.sbatch.end());
+  batch.argv = {program_, "guard", "batch", directory_, std::to_string(spec.number)};
+  batch.argv.push_back("--");
+  batch.argv.insert(batch.argv.end(), options_.srun.begin(), options_.srun.end());
+  slurm::Terms terms = terms_;
+  terms.timeout_s = 20;
+  terms.patience_s = 20;
+  const auto job = slurm::submit(batch, terms);
+  if (job) return fmt::format("{}:{}", static_cast<std::int64_t>(*job), spec.number);
+  // Whatever may still arrive of it must not run.
+  if (const Status ok = revoke(files, known(spec.number)); !ok) return tl::unexpected(ok.error());
+  return tl::unexpected(job.error());
+}
+
+Result<std::optional<std::string>> SlurmRunner::find(const AttemptSpec& spec) {
+  const SlurmFiles files(directory_, spec.number);
+  const auto found = [&]() -> Result<std::optional<std::string>> {
+    const auto jobs = slurm::jobs_named(spec.token, terms_);
+    if (!jobs) return tl::unexpected(jobs.error());
+    if (!jobs->empty()) return fmt::format("{}:{}", static_cast<std::int64_t>(jobs->front().id), spec.number);
+    // It ran, and Slurm has forgotten it.
+    if (const std::string claimed = read_line(files.claim); !claimed.empty())
+      return fmt::format("{}:{}", claimed, spec.number);
+    return std::optional<std::string>();
+  };
+  if (is_being_submitted(spec.token)) return fail("its sbatch has not ended yet", spec.token, "ask again");
+  auto first = found();
+  if (!first || *first) return first;
+  if (::access(files.directory.c_str(), F_OK) != 0) return std::optional<std::string>();  // never came to sbatch
+  if (const Status ok = revoke(files, known(spec.number)); !ok) return tl::unexpected(ok.error());
+  return found();
+}
+
+Result<slurm::Job> SlurmRunner::job(const Handle& handle) {
+  Known& k = known(handle.attempt);
+  if (k.job.id == handle.job && Clock::now() - k.asked < duration<double>(options_.ask_s)) return k.job;
+  auto job = slurm::job(handle.job, terms_);
+  if (!job) return job;
+  k.job = *job;
+  k.asked = Clock::now();
+  return job;
+}
+
+bool SlurmRunner::node_answers(Known& k, const std::string& node) {
+  constexpr double kAgain_s = 2;
+  const auto tried = k.answers.find(node);
+  if (tried != k.answers.end() && Clock::now() - tried->second.second < duration<double>(kAgain_s))
+    return tried->second.first;
+  if (k.addresses.count(node) == 0) {
+    const auto found = slurm::nodes({node}, terms_);
+    if (!found) return true;  // not known to be away
+    k.addresses[node] = found->front();
+  }
+  const slurm::Node& n = k.addresses[node];
+  const bool ok = connects(n.address, n.port);
+  k.answers[node] = {ok, Clock::now()};
+  return ok;
+}
+
+// How long its keeper has said nothing, by this machine's clock.
+double SlurmRunner::silent_s(Known& k, const RankReport& report) {
+  Beat& beat = k.beats[report.rank];
+  if (beat.beats != report.beats) beat = {report.beats, Clock::now()};
+  return duration<double>(Clock::now() - beat.moved).count();
+}
+
+// Silent keepers on a node whose slurmd takes no connections; where it takes some, four times as long a silence while
+// others speak (a machine that has stopped takes connections still). A job that is over: no waiting, its keepers are
+// done.
+std::vector<std::string> SlurmRunner::lost_nodes(Known& k, const std::vector<RankReport>& reports, bool over) {
+  std::map<std::string, double> silent;  // the shortest of each node
+  double least = 1e9;
+  for (const RankReport& r : reports) {
+    if (!r.runs() || r.node.empty()) continue;
+    const double s = silent_s(k, r);
+    const auto it = silent.emplace(r.node, s).first;
+    it->second = std::min(it->second, s);
+    least = std::min(least, s);
+  }
+  std::vector<std::string> lost;
+  for (const auto& [node, s] : silent) {
+    if (over || s >= options_.stale_s) {
+      if (!node_answers(k, node) || (!over && s >= 4 * options_.stale_s && least < options_.stale_s))
+        lost.push_back(node);
+    }
+  }
+  return lost;
+}
+
+// The first rank that failed, by the clocks of the nodes; else what srun said.
+void SlurmRunner::describe_end(const SlurmFiles& files, const std::vector<RankReport>& reports,
+                               AttemptState& state) const {
+  const RankReport* first = nullptr;
+  for (const RankReport& r : reports) {
+    const bool bad = (r.state == RankReport::State::exited && r.value != 0) || r.state == RankReport::State::killed ||
+                     r.state == RankReport::State::failed;
+    if (bad && (first == nullptr || r.ended < first->ended)) first = &r;
+  }
+  const std::string ended = read_line(files.ended);
+  int number = 0;
+  const std::size_t blank = ended.find(' ');
+  const bool told = blank != std::string::npos &&
+                    std::from_chars(ended.data() + blank + 1, ended.data() + ended.size(), number).ec == std::errc{};
+  if (first != nullptr) {
+    state.detail += fmt::format("{}rank {} on {} was the first to fail", state.detail.empty() ? "" : "; ", first->rank,
+                                first->node);
+    if (first->state == RankReport::State::killed) {
+      state.signal = first->value;
+    } else if (first->state == RankReport::State::failed) {
+      state.reason = state.reason == EndReason::none ? EndReason::launch_failed : state.reason;
+      state.detail += ": " + first->why;
+    } else {
+      state.exit_status = first->value;
+    }
+  } else if (told && ended.rfind("exit ", 0) == 0) {
+    state.exit_status = number;
+  } else if (told && ended.rfind("signal ", 0) == 0) {
+    state.signal = number;
+  } else if (ended.rfind("failed ", 0) == 0) {
+    state.reason = state.reason == EndReason::none ? EndReason::launch_failed : state.reason;
+    state.detail += ended.substr(7);
+  }
+}
+
+Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
+  const auto h = read_handle(handle);
+  if (!h) return tl::unexpected(h.error());
+  const SlurmFiles files(directory_, h->attempt);
+  Known& k = known(h->attempt);
+  const bool ended = !read_line(files.ended).empty();
+  if (ended && !slurm::is_over(k.job.state)) k.asked = {};  // news: asked at once
+  const std::vector<RankReport> reports = read_reports(files);
+  const auto told = std::find_if(reports.begin(), reports.end(), [](const RankReport& r) { return r.told != 0; });
+  const bool notice = told != reports.end() || !read_line(files.notice).empty();
+  if (notice && !std::exchange(k.notice, true)) k.asked = {};
+  const auto asked = job(*h);
+  if (!asked) return tl::unexpected(asked.error());
+  const slurm::Job& j = *asked;
+  const bool claimed = !read_line(files.claim).empty();
+  const bool some_run = std::any_of(reports.begin(), reports.end(),
+                                    [&](const RankReport& r) { return r.runs() && silent_s(k, r) < options_.stale_s; });
+  AttemptState s;
+  s.nodes = j.nodes;
+  if (s.nodes.empty()) {
+    std::set<std::string> nodes;
+    for (const RankReport& r : reports) nodes.insert(r.node);
+    nodes.erase("");
+    s.nodes.assign(nodes.begin(), nodes.end());
+  }
+  const bool again = claimed && j.restarts > 0;  // put into the queue once more
+  if (j.state == slurm::State::pending && !again) {
+    s.phase = AttemptPhase::pending;
+    s.detail = j.reason;
+    return s;
+  }
+  if (again && !slurm::is_over(j.state)) {
+    s.phase = AttemptPhase::ended;
+    s.lost = lost_nodes(k, reports, true);
+    s.reason = !s.lost.empty() ? EndReason::node_fail : notice ? EndReason::preempted : EndReason::requeued;
+    s.detail = "Slurm put it into the queue again";
+    return s;
+  }
+  if (j.state == slurm::State::running || j.state == slurm::State::completing) {
+    // Told to end by Slurm, ranks may still save: they have until KillWait or the grace time is over.
+    const bool ending = ended || (j.state == slurm::State::completing && !some_run);
+    s.phase = ending                        ? AttemptPhase::ending
+              : claimed && !reports.empty() ? AttemptPhase::running
+                                            : AttemptPhase::pending;
+    // A rank that failed is news of the others: their nodes are asked at once.
+    const bool failed = std::any_of(reports.begin(), reports.end(), [](const RankReport& r) {
+      return !r.runs() && (r.state != RankReport::State::exited || r.value != 0);
+    });
+    s.lost = lost_nodes(k, reports, failed || s.phase == AttemptPhase::ending);
+    if (s.phase == AttemptPhase::running && (notice || j.state == slurm::State::completing)) {
+      s.reason = EndReason::preempted;
+      s.detail = "Slurm has told it so";
+    }
+    if (j.limit_s > 0) s.time_left = static_cast<double>(j.limit_s - std::time(nullptr));
+    // Slurm takes its time to believe that a lost node is lost: all that can still be heard of it has been.
+    const bool heard = std::all_of(reports.begin(), reports.end(), [&](const RankReport& r) {
+      return !r.runs() || std::find(s.lost.begin(), s.lost.end(), r.node) != s.lost.end();
+    });
+    if (!s.lost.empty() && failed && (heard || ended)) s.phase = AttemptPhase::ended;
+    if (s.phase == AttemptPhase::ending || s.phase == AttemptPhase::ended) describe_end(files, reports, s);
+    return s;
+  }
+  // Over, or forgotten: a controller that was killed forgets what came last.
+  if (j.state == slurm::State::unknown && some_run) {
+    s.phase = AttemptPhase::running;
+    s.lost = lost_nodes(k, reports, false);
+    s.detail = "Slurm does not know it";
+    return s;
+  }
+  s.phase = AttemptPhase::ended;
+  s.reason = reason_of(j.state);
+  if (j.state != slurm::State::unknown) {
+    s.detail = j.state_text + (j.reason.empty() ? "" : ", " + j.reason);
+    if (!claimed && s.reason == EndReason::none && j.state == slurm::State::failed) s.reason = EndReason::launch_failed;
+  }
+  if (j.state != slurm::State::completed) s.lost = lost_nodes(k, reports, true);
+  describe_end(files, reports, s);
+  const bool said = s.exit_status || s.signal || s.reason != EndReason::none;
+  if (!said && j.state != slurm::State::unknown) {
+    if (j.signal != 0) {
+      s.signal = j.signal;
+    } else {
+      s.exit_status = j.exit_status;
+    }
+  }
+  return s;
+}
+
+Status SlurmRunner::signal(const std::string& handle, int number) {
+  const auto h = read_handle(handle);
+  if (!h) return tl::unexpected(h.error());
+  const SlurmFiles files(directory_, h->attempt);
+  auto orders = read_orders(read_line(files.orders)).value_or(Orders{});
+  ++orders.signals;
+  orders.signal = number;
+  return give_orders(files, orders);
+}
+
+Result<bool> SlurmRunner::fence(const std::string& handle) {
+  const auto h = read_handle(handle);
+  if (!h) return tl::unexpected(h.error());
+  const SlurmFiles files(directory_, h->attempt);
+  Known& k = known(h->attempt);
+  if (const Status ok = revoke(files, k); !ok) return tl::unexpected(ok.error());
+  k.asked = {};
+  auto j = job(*h);
+  if (!j) return tl::unexpected(j.error());
+  if (!slurm::is_over(j->state) && j->state != slurm::State::unknown && j->state != slurm::State::completing) {
+    if (const Status ok = slurm::cancel(h->job, terms_); !ok) return tl::unexpected(ok.error());
+  }
+  const std::vector<RankReport> reports = read_reports(files);
+  const double waited = duration<double>(Clock::now() - *k.revoked).count();
+  std::set<std::string> left;
+  for (const RankReport& r : reports)
+    if (r.runs() && !r.node.empty()) left.insert(r.node);
+  const bool over = slurm::is_over(j->state) || j->state == slurm::State::unknown;
+  std::set<std::string> away;
+  for (const std::string& node : j->nodes)
+    if (!node_answers(k, node)) away.insert(node);
+  for (const std::string& node : left)
+    if (!node_answers(k, node)) away.insert(node);
+  // Slurm waits long for nodes that refuse connections: told that they are down, it ends the job there.
+  for (const std::string& node : away)
+    if (!over && waited >= options_.stale_s && k.set_down.count(node) == 0) {
+      k.set_down[node] = Clock::now();
+      if (const Status ok = slurm::set_down({node}, "orrery guard: its slurmd takes no connections", terms_); !ok)
+        return tl::unexpected(ok.error());
+    }
+  if (!over) return false;
+  for (const std::string& node : left) {
+    if (j->state == slurm::State::unknown && away.count(node) == 0) return false;  // keepers answer for themselves
+    if (away.count(node) != 0 && waited < options_.lost_after_s) return false;
+  }
+  if (j->state == slurm::State::unknown && reports.empty() && waited < options_.lost_after_s) return false;
+  return true;
+}
+
+Result<std::vector<NodeState>> SlurmRunner::nodes() {
+  const auto all = slurm::nodes({}, terms_);
+  if (!all) return tl::unexpected(all.error());
+  std::vector<NodeState> states;
+  for (const slurm::Node& n : *all) {
+    const bool ours = options_.partition.empty() ||
+                      std::find(n.partitions.begin(), n.partitions.end(), options_.partition) != n.partitions.end();
+    if (!ours) continue;
+    NodeState s{n.name, n.usable() && n.state != "allocated", {}};
+    if (!s.usable) {
+      s.why = n.state + (n.drained ? ", drained" : "") + (n.responding ? "" : ", does not respond");
+      if (!n.reason.empty()) s.why += ": " + n.reason;
+    }
+    states.push_back(std::move(s));
+  }
+  return states;
+}
+
+Status SlurmRunner::drain(const std::string& node, const std::string& reason) {
+  return slurm::drain({node}, reason, terms_);
+}
+
+Result<std::string> SlurmRunner::stacks(const std::string& handle, double timeout_s) {
+  const auto h = read_handle(handle);
+  if (!h) return tl::unexpected(h.error());
+  const SlurmFiles files(directory_, h->attempt);
+  auto orders = read_orders(read_line(files.orders)).value_or(Orders{});
+  ++orders.stacks;
+  if (const Status ok = give_orders(files, orders); !ok) return tl::unexpected(ok.error());
+  const auto end = Clock::now() + duration<double>(timeout_s);
+  std::vector<RankReport> reports;
+  for (;;) {
+    reports = read_reports(files);
+    const bool all = std::all_of(reports.begin(), reports.end(),
+                                 [&](const RankReport& r) { return !r.runs() || r.stacks >= orders.stacks; });
+    if (all || Clock::now() >= end) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  std::string text;
+  for (const RankReport& r : reports) {
+    if (!r.runs()) continue;
+    text += fmt::format("==== rank {} on {}\n", r.rank, r.node);
+    text += r.stacks >= orders.stacks ? text_of(files.stacks(r.rank)) : "no answer\n";
+  }
+  if (text.empty()) return fail("no rank runs", files.directory);
+  return text;
+}
+
+std::optional<RunGroups> SlurmRunner::tester(const std::vector<std::string>& nodes, double timeout_s) {
+  GroupRunTerms terms;
+  terms.timeout_s = timeout_s;
+  terms.worker = {program_, "checknodes", "member", "{index}"};
+  std::vector<std::string> more;
+  if (!options_.partition.empty()) more.push_back("--partition=" + options_.partition);
+  const Status ok = by_slurm(nodes, more, terms);
+  return [ok, terms, nodes](const std::vector<NodeGroup>& groups) -> Result<std::vector<GroupOutcome>> {
+    if (!ok) return tl::unexpected(ok.error());
+    return run_remote_rings(terms, nodes, groups);
+  };
+}
+
+}  // namespace orrery
