@@ -23,8 +23,8 @@ struct MeasuredAll {
 
 // Each operator's result is checked before it is timed. One that would not fit into its share of the budget five times
 // (by the floors that were measured first) is left out, and so is what the device cannot do: both told in the notes. A
-// product of 512 (of 96 where the budget is small) is measured again now and then: how far it drifts is told. Errors: a wrong result; a rank that is
-// gone.
+// product of 512 (of 96 where the budget is small) is measured again now and then: how far it drifts is told. Errors: a
+// wrong result; a rank that is gone.
 Result<MeasuredAll> measure_operators(OperatorDevice& device, const std::vector<OperatorRow>& plan,
                                       const MeasureAllTerms& terms, Lockstep& ranks);
 
