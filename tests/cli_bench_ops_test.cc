@@ -69,6 +69,28 @@ TEST(CliBenchOps, RanksExchange) {
   EXPECT_TRUE(kernels.contains("all_to_all-fp32-x2"));
 }
 
+TEST(CliBenchOps, RanksOfMpi) {
+  if (shell("command -v mpirun").status != 0) GTEST_SKIP() << "no mpirun here";
+  const std::string mpirun =
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 mpirun --oversubscribe -n 2 ";
+  const std::string command =
+      mpirun + "\"$orrery\" bench ops --json --quiet --sizes tiny --budget 1 --threads 1 --blas own ";
+  const Outcome o = shell(command + "--only all_reduce,all_gather,reduce_scatter,all_to_all,gemm");
+  if (o.err.find("no MPI library") != std::string::npos) GTEST_SKIP() << o.err;
+  ASSERT_EQ(o.status, 0) << o.err;
+  const Json j = Json::parse(o.out);  // of one rank alone
+  EXPECT_EQ(j["machine"]["ranks"], 2);
+  EXPECT_EQ(j["machine"]["transport"].get<std::string>().rfind("MPI", 0), 0u);
+  std::set<std::string> kernels;
+  for (const Json& row : j["operators"]) kernels.insert(row["kernel"]);
+  for (const char* kernel :
+       {"gemm-fp32-x2", "all_reduce-fp32-x2", "all_gather-fp32-x2", "reduce_scatter-fp32-x2", "all_to_all-fp32-x2"})
+    EXPECT_TRUE(kernels.contains(kernel)) << kernel;
+  const Outcome refused = shell(command + "--ranks 3");
+  EXPECT_NE(refused.status, 0);
+  EXPECT_NE(refused.err.find("MPI started 2 ranks"), std::string::npos) << refused.err;
+}
+
 TEST(CliBenchOps, WhatIsAskedIsMeasured) {
   const Outcome o =
       orrery("bench ops --json --sizes small --budget 0.5 --only gemm --dtypes fp32 --gemm 33x65x17,3x20x30x40");
@@ -92,6 +114,8 @@ TEST(CliBenchOps, RefusedInOneLine) {
   expect_refused("ops --gemm 3x4", "not a shape: 3x4");
   expect_refused("ops --gemm 0x4x4", "not a shape: 0x4x4");
   expect_refused("ops --ranks 0", "--ranks");
+  expect_refused("ops --transport pigeon", "one of shm, mpi");
+  expect_refused("ops --transport mpi", "no MPI launcher started this");
   expect_refused("ops --tokens 5", "add --model");
   expect_refused("ops --model no-such-model", "no-such-model");
   expect_refused("ops --blas libthere-is-no-such-blas.so", "no BLAS there");

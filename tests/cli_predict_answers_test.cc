@@ -143,6 +143,32 @@ TEST(PredictAnswers, TheSampleCostTable) {
   EXPECT_NE(j["predicted"]["iteration_ms"], j["baseline"]["iteration_ms"]);
 }
 
+// Products measured alone tell how they change with their shape, whatever their kernels are called.
+TEST(PredictAnswers, ATableOfOperators) {
+  const TempDir dir;
+  const std::string header = "kernel,shape,time_us,operator,dtype,device,machine\n";
+  const auto table = [&](const std::string& name, double doubled, const std::string& device) {
+    write_text(dir / name, header + "gemm-bf16,2048x3072x2048,50,gemm,bf16," + device + "\ngemm-bf16,4096x3072x2048," +
+                               std::to_string(doubled) + ",gemm,bf16," + device + "\n");
+    return " --cost-table " + (dir / name);
+  };
+  const std::string edit = kSample + " --micro-batch-size 2";
+  const double plain = predict(edit)["predicted"]["iteration_ms"];
+  const double twice = predict(edit + table("twice.csv", 100, "cuda,"))["predicted"]["iteration_ms"];
+  const double tenfold = predict(edit + table("ten.csv", 500, "cuda,"))["predicted"]["iteration_ms"];
+  EXPECT_NEAR(twice, plain, 0.05 * plain);  // about what the law says
+  EXPECT_GT(tenfold, 1.02 * twice);
+  // At their traced size kernels keep their time.
+  const Outcome same = orrery("predict " + kSample + table("same.csv", 100, "cuda,"));
+  EXPECT_EQ(same.status, 2);
+  EXPECT_NE(same.err.find("no kernel of the job has a row"), std::string::npos) << same.err;
+  for (const std::string device : {"cpu,", "cuda,NVIDIA A100-SXM4-80GB"}) {
+    const Outcome other = orrery("predict " + edit + table("other.csv", 100, device));
+    EXPECT_EQ(other.status, 2) << device;
+    EXPECT_NE(other.err.find("is of "), std::string::npos) << other.err;
+  }
+}
+
 TEST(PredictAnswers, FitsInto100Columns) {
   for (const char* edits : {"--hidden 4096 --dp 16 --without-stragglers --network intra=2x", "--search gpus=16"}) {
     std::istringstream lines(orrery("predict --quiet " + kSample + " " + edits).out);

@@ -58,11 +58,12 @@ Command bench_command() {
           "is kept in a store (SQLite) as it comes: killed at any moment, the same command goes on.\n\n"
           "report: throughput and memory by technique and batch, scaling, stages and modules of a step, operators, "
           "measured beside estimated; compared with an older store.\n\n"
-          "ops: single operators. docs/formats/operators.md describes the table.",
+          "ops: single operators, measured in C++: matrix products, attention, kernels bound by memory, collectives. "
+          "Each result is checked before it is timed; rates stand beside the floor, what the machine could do at most, "
+          "which is measured first. The table is what `estimate --calibrate` and `predict --cost-table` take "
+          "(docs/formats/operators.md).",
       .options = with(with(bench_runs_options(), bench_ops_options()), {kCsv, kJson, kQuiet, kThreads, kHelp}),
-      .when_incomplete =
-          "run: it was told to stop before its last run; report --against: something became slower; "
-          "ops: something could not be measured",
+      .when_incomplete = "run: it was told to stop before its last run; report --against: something became slower",
       .examples = examples,
       .run = run_bench};
 }

@@ -17,6 +17,7 @@
 #include "operators/gpu_operators.h"
 #include "operators/machine.h"
 #include "operators/measure_operators.h"
+#include "operators/mpi_ranks.h"
 #include "operators/operator_plan.h"
 #include "writers/json.h"
 
@@ -31,6 +32,7 @@ struct Asked {
   std::string table_path, platform_path;
   std::int64_t ranks = 1;
   bool own_blas = false, pin = true;
+  bool mpi = false;  // ranks that a launcher started
 };
 
 std::vector<std::string> parts_of(const std::string& text) {
@@ -79,6 +81,16 @@ Result<Asked> understood(const Args& args, const RunOptions& options) {
               read_shapes(args, "--gemm", a.plan.gemms), read_shapes(args, "--attention", a.plan.attentions)});
   if (!read) return tl::unexpected(read.error());
   a.plan.device = device;
+  const std::int64_t started = device == "cpu" ? ranks_of_launcher() : 0;
+  const std::string transport = args.value("--transport");
+  if (!transport.empty() && transport != "shm" && transport != "mpi")
+    return fail("not known: " + transport, "--transport", "one of shm, mpi");
+  if (transport == "mpi" && started == 0)
+    return fail("no MPI launcher started this", "--transport mpi", "mpirun -n N orrery bench ops --transport mpi");
+  a.mpi = transport != "shm" && started > 1;
+  if (a.mpi && args.has("--ranks") && a.ranks != started)
+    return fail(fmt::format("MPI started {} ranks", started), "--ranks", "leave it out");
+  if (a.mpi) a.ranks = started;
   a.plan.tokens = tokens, a.plan.tensor_parallel = tp, a.plan.sequence = sequence;
   a.plan.ranks = a.ranks;
   a.measure.budget_s = budget;
@@ -134,6 +146,7 @@ Result<Asked> understood(const Args& args, const RunOptions& options) {
 
 struct Answer {
   MeasuredAll measured;
+  bool first = true;  // this process is rank 0: it answers
   bool pinned = false;
   std::string kernels, blas, transport;
   Machine machine;
@@ -191,13 +204,14 @@ Status measure_as_rank(const Asked& asked, const Args& args, RankGroup& group, c
       return fail("no BLAS there: " + args.value("--blas"), "--blas", "a shared library with sgemm_, or own");
   }
   const int core = group.rank() * static_cast<int>(terms.threads);
-  terms.first_core = asked.pin ? core : -1;
+  terms.first_core = asked.pin && !asked.mpi ? core : -1;  // MPI's launcher binds its ranks itself
   CpuOperators device(terms, group);
   PlanTerms plan = asked.plan;
   if (args.has("--model")) plan.model = &asked.model;
   if (!args.has("--dtypes") && device.has_bf16()) plan.precisions.push_back(Precision::bf16);
   auto measured = measure_all(device, plan, asked, group, first && options.show_progress);
   if (!measured) return tl::unexpected(measured.error());
+  answer.first = first;
   if (!first) return {};
   answer.measured = std::move(*measured);
   answer.pinned = device.pinned();
@@ -331,6 +345,11 @@ std::vector<OptionSpec> bench_ops_options() {
        "in N processes at once, which share cores and memory as ranks of a job do, and exchange; of GPUs: exchange "
        "among N of them (default: 1)",
        Takes::word},
+      {"--transport", "shm|mpi",
+       "how processes exchange: through shared memory, or by the MPI whose launcher started them: mpirun -n 2 orrery "
+       "bench ops (default: mpi where one did)",
+       Takes::word},
+      {"--mpi-library", "FILE", "MPI's library (default: Open MPI's or MPICH's as the system finds it)", Takes::file},
       {"--blas", "FILE|own",
        "a library with BLAS's sgemm_ for products, or our own kernels (default: MKL, OpenBLAS or BLIS where one is "
        "found)",
@@ -359,12 +378,12 @@ Result<int> run_bench_ops(const Args& args) {
   const bool cpu = asked->plan.device == "cpu";
   Answer answer;
   answer.machine = this_machine();
-  const Status done = cpu ? run_on_shared_memory(static_cast<int>(asked->ranks),
-                                                 [&](RankGroup& group) {
-                                                   return measure_as_rank(*asked, args, group, *options, answer);
-                                                 })
-                          : measure_on_gpu(*asked, args, *options, answer);
+  const auto as_rank = [&](RankGroup& group) { return measure_as_rank(*asked, args, group, *options, answer); };
+  const Status done = !cpu         ? measure_on_gpu(*asked, args, *options, answer)
+                      : asked->mpi ? run_on_mpi(args.value("--mpi-library"), as_rank)
+                                   : run_on_shared_memory(static_cast<int>(asked->ranks), as_rank);
   if (!done) return tl::unexpected(done.error());
+  if (!answer.first) return kDone;
   const Machine& machine = answer.machine;
   OperatorTable table;
   table.device = asked->plan.device;
@@ -375,7 +394,9 @@ Result<int> run_bench_ops(const Args& args) {
   d.notes = std::move(answer.measured.notes);
   if (!answer.pinned)
     d.notes.add("threads-not-pinned", Severity::info, 1, fmt::format("{} threads a rank", asked->cpu.threads),
-                asked->pin ? "fewer cores than threads: they share them" : "as --pin says");
+                !asked->pin  ? "as --pin says"
+                : asked->mpi ? "MPI's launcher binds its ranks"
+                             : "fewer cores than threads: they share them");
   d.sections = {machine_section(table, machine, *asked, answer), operators_section(table)};
   if (!asked->table_path.empty()) {
     const Status ok =

@@ -103,7 +103,9 @@ std::vector<Command> make_commands() {
             {"--cost-table", "FILE.csv",
              "times of kernels that win over what the trace tells. Columns kernel (its whole name, quoted where it has "
              "commas), shape (MxNxK of a GEMM, QUERIESxKEYSxHEAD_DIM of attention, BxMxNxK of a batch, else the number "
-             "of elements; empty: any) and time_us (of one launch); samples/cost-table.csv is one",
+             "of elements; empty: any) and time_us (of one launch); samples/cost-table.csv is one. A table of `orrery "
+             "bench "
+             "ops` says how products change with their shape",
              Takes::file},
             {"--kernel", "REGEX=FACTORx", "kernels whose name REGEX is found in take so much of their time",
              Takes::word, true},

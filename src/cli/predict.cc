@@ -180,6 +180,14 @@ std::string repeat_command(const Args& args, const JobShape& shape) {
   return out;
 }
 
+// A table that says what it was measured on is of the traces' GPU.
+Status check_device(const CostTable& table, const TraceSet& traces, const std::string& where) {
+  if (table.device() == "cpu") return fail("is of a CPU: traces have kernels of a GPU", where, "measure with --device");
+  const GpuFacts *of_table = find_gpu(table.machine()), *of_traces = gpu_of(traces);
+  if (of_table == nullptr || of_traces == nullptr || of_table->name == of_traces->name) return {};
+  return fail("is of " + of_table->name + ", the traces of " + of_traces->name, where, "give a table of that GPU");
+}
+
 }  // namespace
 
 Result<int> run_predict(const Args& given) {
@@ -223,6 +231,7 @@ Result<int> run_predict(const Args& given) {
   auto run = run_again(args.positional, *options, progress);
   if (!run) return tl::unexpected(run.error());
   if (run->pipeline) return predict_steps(*run, args, *options, progress);
+  if (Status ok = check_device(table, run->traces, args.value("--cost-table")); !ok) return tl::unexpected(ok.error());
 
   progress.stage("taking the job apart");
   const Overlap overlap = overlap_of(run->build.graph, learn_contention(run->traces, run->build), run->replay);
@@ -291,8 +300,10 @@ Result<int> run_predict(const Args& given) {
     for (AppliedEdit& edit : describe_shape_edits(*job, next, asked, error, moved)) applied.push_back(std::move(edit));
     if (args.has("--cost-table")) {
       if (error.from_table == 0)
-        return fail("no kernel of the job has a row of the table", "--cost-table " + args.value("--cost-table"),
-                    "names are those of the trace, shapes as MxNxK or a number of elements");
+        return fail(
+            "no kernel of the job has a row of the table", "--cost-table " + args.value("--cost-table"),
+            "names are those of the trace or, as bench ops writes them, of operators; shapes as MxNxK or a number of "
+            "elements");
       applied.push_back({{"--cost-table", args.value("--cost-table")}, moved, "times of the table as they are"});
     }
     new_layout = next.layout;

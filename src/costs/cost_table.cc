@@ -4,11 +4,13 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "base/byte_source.h"
 #include "base/number_text.h"
 #include "costs/csv_records.h"
+#include "costs/operator_table.h"
 
 namespace orrery {
 namespace {
@@ -73,11 +75,26 @@ std::uint32_t CostTable::add(CostRow row) {
   return kNone;
 }
 
-const CostRow* CostTable::lookup(std::string_view kernel, std::string_view shape) const {
+const CostRow* CostTable::find(std::string_view kernel, std::string_view shape) const {
   if (slots_.empty()) return nullptr;
-  std::uint32_t row = slots_[slot_of(kernel, shape, hash_of(kernel, shape))].row;
-  if (row == kNone && !shape.empty()) row = slots_[slot_of(kernel, {}, hash_of(kernel, {}))].row;
+  const std::uint32_t row = slots_[slot_of(kernel, shape, hash_of(kernel, shape))].row;
   return row == kNone ? nullptr : &rows_[row];
+}
+
+const CostRow* CostTable::lookup(std::string_view kernel, std::string_view shape) const {
+  const CostRow* row = find(kernel, shape);
+  return row == nullptr && !shape.empty() ? find(kernel, {}) : row;
+}
+
+const CostRow* CostTable::lookup(const WorkSize& size) const {
+  if (size.kind != WorkKind::gemm) return nullptr;
+  constexpr std::array<std::string_view, 2> kTwoBytes = {"gemm-bf16", "gemm-fp16"},
+                                            kFourBytes = {"gemm-fp32", "gemm-tf32"};
+  if (size.bytes_per_element != 2 && size.bytes_per_element != 4) return nullptr;
+  const std::string shape = shape_text(size);
+  for (const std::string_view name : size.bytes_per_element == 2 ? kTwoBytes : kFourBytes)
+    if (const CostRow* row = find(name, shape); row != nullptr) return row;
+  return nullptr;
 }
 
 std::string shape_text(const WorkSize& size) {
@@ -105,6 +122,7 @@ Result<CostTable> parse_cost_table(std::string_view text, const std::string& whe
   std::vector<std::string> fields;
   std::array<std::size_t, 3> column = {};
   std::size_t width = 0;
+  std::optional<std::size_t> device, machine;
   for (CsvRecords::State state; (state = reader.next(fields)) != CsvRecords::State::end;) {
     const auto wrong = [&](std::string what, std::string advice) {
       return fail(std::move(what), where + ", line " + std::to_string(reader.line()), std::move(advice));
@@ -121,11 +139,17 @@ Result<CostTable> parse_cost_table(std::string_view text, const std::string& whe
           return wrong("no column " + std::string(kColumns[c]) + " in the header", std::string(kAdvice));
         column[c] = static_cast<std::size_t>(found - fields.begin());
       }
+      for (std::size_t c = 0; c < width; ++c) {
+        if (fields[c] == "device") device = c;
+        if (fields[c] == "machine") machine = c;
+      }
       continue;
     }
     if (fields.size() != width)
       return wrong(std::to_string(fields.size()) + " fields, the header has " + std::to_string(width),
                    "quote kernel names that have commas");
+    if (device && table.device_.empty()) table.device_ = fields[*device];
+    if (machine && table.machine_.empty()) table.machine_ = fields[*machine];
     CostRow row;
     row.kernel = fields[column[0]];
     row.line = reader.line();
@@ -161,6 +185,11 @@ Result<CostTable> read_cost_table(const std::string& path) {
   }
   const SourceTrouble trouble = (*source)->trouble();
   if (trouble.kind != SourceTrouble::Kind::none) return fail(trouble.what, path, "the cost table is not whole");
+  if (text.starts_with("{")) {  // the document of `orrery bench ops --json`
+    const auto table = parse_operator_table(text, path);
+    if (!table) return tl::unexpected<Error>(table.error());
+    text = write_operator_table(*table);
+  }
   return parse_cost_table(text, path);
 }
 

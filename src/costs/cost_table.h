@@ -6,6 +6,8 @@
 //   shape    GEMM: MxNxK, attention: QUERIESxKEYSxHEAD_DIM, both with a leading Bx where the batch (sequences * heads)
 //            is not 1; memory-bound kernels: number of elements; empty: any
 //   time_us  of one launch, microseconds, above 0
+// A table of `orrery bench ops` (operator_table.h) is one as well: its rows are named after operators, "gemm-bf16", and
+// stand for any kernel that multiplies such a shape. Its columns `device` and `machine` are kept.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -27,11 +29,17 @@ class CostTable {
  public:
   // The row of this kernel and shape, else the one of this kernel and any shape; nullptr = none.
   const CostRow* lookup(std::string_view kernel, std::string_view shape) const;
+  // The row of the operator, whatever the kernel's name, of products of two or four bytes an element; nullptr = none.
+  const CostRow* lookup(const WorkSize& size) const;
   const std::vector<CostRow>& rows() const { return rows_; }
+  const std::string& device() const { return device_; }    // "" = not said
+  const std::string& machine() const { return machine_; }  // the same
 
  private:
   friend Result<CostTable> parse_cost_table(std::string_view text, const std::string& where);
+  const CostRow* find(std::string_view kernel, std::string_view shape) const;
   std::vector<CostRow> rows_;
+  std::string device_, machine_;
   struct Slot {  // of a hash table with open addressing: half a million rows are one look each
     std::uint64_t hash = 0;
     std::uint32_t row = kNone;

@@ -33,13 +33,16 @@ LogResidual LogResidual::learn(std::vector<Sample> samples, double reach, double
     samples = std::move(some);
   }
   const std::size_t n = samples.size();
-  for (const Sample& s : samples) r.points_.push_back(logs(s.size)), r.weight_.push_back(s.off);
-  std::vector<double>& f = r.factor_;
-  f.assign(n * n, 0);
+  for (const Sample& s : samples) {
+    r.points_.push_back(logs(s.size));
+    r.weight_.push_back(s.off);
+    r.noise_.push_back(std::pow(std::max(s.noise, 0.01), 2));
+  }
+  std::vector<double> f(n * n, 0);  // Cholesky's factor
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j <= i; ++j) {
       double sum = r.likeness(r.points_[i], r.points_[j]);
-      if (i == j) sum += std::pow(std::max(samples[i].noise, 0.01), 2);
+      if (i == j) sum += r.noise_[i];
       for (std::size_t k = 0; k < j; ++k) sum -= f[i * n + k] * f[j * n + k];
       f[i * n + j] = i == j ? std::sqrt(std::max(sum, 1e-12)) : sum / f[j * n + j];
     }
@@ -59,21 +62,16 @@ LogResidual LogResidual::learn(std::vector<Sample> samples, double reach, double
 LogResidual::Estimate LogResidual::at(const Size& size) const {
   Estimate e;
   e.doubt = spread_;
-  const std::size_t n = points_.size();
-  if (n == 0) return e;
+  if (points_.empty()) return e;
   const Size x = logs(size);
-  std::vector<double> alike(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    alike[i] = likeness(points_[i], x);
-    e.off += weight_[i] * alike[i];
-  }
+  const double known = spread_ * spread_;
   double explained = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t k = 0; k < i; ++k) alike[i] -= factor_[i * n + k] * alike[k];
-    alike[i] /= factor_[i * n + i];
-    explained += alike[i] * alike[i];
+  for (std::size_t i = 0; i < points_.size(); ++i) {
+    const double alike = likeness(points_[i], x);
+    e.off += weight_[i] * alike;
+    explained = std::max(explained, alike * alike / (known + noise_[i]));
   }
-  e.doubt = std::sqrt(std::max(0.0, spread_ * spread_ - explained));
+  e.doubt = std::sqrt(std::max(0.0, known - explained));
   return e;
 }
 

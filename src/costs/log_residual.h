@@ -20,7 +20,7 @@ class LogResidual {
   static LogResidual learn(std::vector<Sample> samples, double reach, double spread);
 
   struct Estimate {
-    double off = 0, doubt = 0;  // doubt: one standard deviation
+    double off = 0, doubt = 0;  // doubt: one standard deviation, by the nearest sample alone (all would be a square)
   };
   Estimate at(const Size& size) const;
   bool empty() const { return points_.empty(); }
@@ -30,7 +30,7 @@ class LogResidual {
   double reach_ = 1, spread_ = 0;
   std::vector<Size> points_;    // logarithms
   std::vector<double> weight_;  // of each
-  std::vector<double> factor_;  // Cholesky's, by rows
+  std::vector<double> noise_;   // of each, squared
 };
 
 }  // namespace orrery

@@ -566,6 +566,13 @@ Rates rates_for(const JobModel& job, const GraphBuild& build, const JobShape& ne
       }
     }
     if (now == job.samples[s].size) continue;
+    // Measured alone, whatever the kernel: by how much one size takes longer than the other, else what it takes.
+    if (const CostRow* row = table != nullptr ? table->lookup(now) : nullptr; row != nullptr && job.samples[s].ns > 0) {
+      const CostRow* base = table->lookup(job.samples[s].size);
+      factor[s] = row->ns / (base != nullptr ? base->ns : job.samples[s].ns);
+      ++error.from_table;
+      continue;
+    }
     const KernelCosts::Estimate e = job.costs.rescale(job.samples[s], now);
     if (e.ns <= 0 || job.samples[s].ns <= 0) continue;
     factor[s] = e.ns / job.samples[s].ns;
