@@ -92,9 +92,92 @@ def ranks(directory):
     refuses(lambda: orrery_ckpt.open(directory, found.id).verify(), "was altered")
 
 
+def arguments(directory):
+    """What ctypes would cut to size, or cut off at a zero byte, without a word; and what else is no argument."""
+    def writer(text, **options):
+        refuses(lambda: orrery_ckpt.Writer(**{"directory": directory, **options}), text)
+
+    for name, bad in (("rank", 2**32), ("rank", -1), ("rank", "a"), ("world", 2**32 + 1), ("keep_full", -1),
+                      ("keep_snapshot", 2**32), ("buffers", 2**32 + 2), ("buffers", 10**9), ("buffers", 1.5),
+                      ("buffer_bytes", -1), ("write_bytes_per_second", 2**64)):
+        writer(name + " is ", **{name: bad})
+    for name in ("wait_timeout_s", "peer_timeout_s", "close_timeout_s"):
+        for bad in (float("nan"), -1, float("inf"), 1e300, "x", None):
+            writer(name + " is ", **{name: bad})
+    writer("zero byte", directory=directory + "\0b")
+    writer("it is a path", directory=7)
+    writer("session is", session="a\0b")
+    writer("session is", session=7)
+    writer("when_busy is", when_busy=[])
+    assert not os.path.exists(directory)
+    for question in (lambda: orrery_ckpt.newest_good(directory + "\0b"), lambda: orrery_ckpt.open("a\0b", "x")):
+        refuses(question, "zero byte")
+    refuses(lambda: orrery_ckpt.newest_good(""), "no directory")
+    refuses(lambda: orrery_ckpt.newest_good(directory, full=False, snapshots=False), "neither")
+    one = np.zeros(2)
+    with orrery_ckpt.Writer(directory) as w:
+        refusals = [(lambda: w.save(2**64 + 5, {"x": one}), "step is 18446744073709551621"),
+                    (lambda: w.save(-1, {"x": one}), "step is -1"),
+                    (lambda: w.save(1.5, {"x": one}), "step is 1.5"),
+                    (lambda: w.save(1, {"x": one}, slot=7), "slot is 7"),
+                    (lambda: w.save(1, {"n\0a": one}), "zero byte"),
+                    (lambda: w.save(1, {"\udcff": one}), "UTF-8"),
+                    (lambda: w.save(1, {3: one}), "it is a text"),
+                    (lambda: w.save(1, {"x": one}, metadata={"a": "b\0c"}), "zero byte"),
+                    (lambda: w.save(1, {"x": one}, metadata={1: "a", "1": "b"}), "the same as text"),
+                    (lambda: w.save(1, {"x": one}, metadata=3), "AttributeError"),
+                    (lambda: w.save(1, None), "TypeError"),
+                    (lambda: w.save(1, {"x": orrery_ckpt.Split(one, -1, 0, 2)}), "dim of the split of x is -1"),
+                    (lambda: w.save(1, {"x": orrery_ckpt.Split(one, 0, 0, 2**64 + 2)}), "whole of the split of x"),
+                    (lambda: w.save(1, {"x": np.zeros((1,) * 9)}), "eight dimensions")]
+        for refused, text in refusals:
+            refuses(refused, text)
+        for bad in (float("nan"), -1, float("inf"), "x"):
+            refuses(lambda: w.wait(bad), "timeout_s is")
+            refuses(lambda: w.close(bad), "timeout_s is")
+            refuses(lambda: w.hurry(bad), "within_s is")
+        assert w.save(5, {"x": np.arange(6).reshape(2, 3), "scalar": np.float32(1)})
+        w.wait()
+        stats = w.stats()
+        assert stats["saves"] == len(refusals) + 1 and stats["refused"] == len(refusals) == stats["abandoned"], stats
+    found = orrery_ckpt.newest_good(directory)
+    assert found.step == 5
+    assert (found.read("x", dim=-1, begin=1) == np.arange(6).reshape(2, 3)[:, 1:]).all()
+    refuses(lambda: found.read("x", begin=1, end=2), "need dim")
+    refuses(lambda: found.read("x", dim=2), "dim is 2")
+    refuses(lambda: found.read("x", dim=0, begin=2, end=1), "end is 1")
+    refuses(lambda: found.read("x", dim=0, begin="a"), "begin is 'a'")
+    refuses(lambda: found.read("scalar", dim=0), "no dimension")
+    refuses(lambda: found.read(["x"]), "no such tensor")
+    refuses(lambda: found.verify(0, 0), "parts is 0")
+    refuses(lambda: found.verify(3, 2), "no part 3 of 2")
+    refuses(lambda: orrery_ckpt.open(directory, ""), '"": is no name of a checkpoint')
+    refuses(lambda: orrery_ckpt.withdraw_after(directory, "x\ny"), "is no name of a checkpoint")
+
+
+def refused_on_one_rank(directory):
+    """Rank 0 is told at once, and the next save works: with what this module refuses before it calls the library."""
+    bad = [lambda w: w.save(1, {"x": np.zeros(2, dtype=complex)}), lambda w: w.save(-1, {}), lambda w: w.save(1, {"\udcff": 1}),
+           lambda w: w.save(1, {}, slot=9), lambda w: w.save(1, {}, metadata={"\udcff": "v"}),
+           lambda w: w.save(1, {"x": np.zeros((1,) * 9)}), lambda w: w.save(1, 5)]
+    writers = [orrery_ckpt.Writer(directory, rank=r, world=2, session="a") for r in range(2)]
+    for turn, refused in enumerate(bad):
+        writers[0].save(10 * turn, {"a": np.zeros(1)})
+        refuses(lambda: refused(writers[1]), "")
+        refuses(lambda: writers[0].wait(60), "rank 1: ")
+        for r, writer in enumerate(writers):
+            writer.save(10 * turn + 5, {"ab"[r]: np.zeros(1)})
+        writers[0].wait(60)
+        assert orrery_ckpt.newest_good(directory).step == 10 * turn + 5
+    for writer in writers:
+        writer.close()
+
+
 with tempfile.TemporaryDirectory() as scratch:
     arrays(os.path.join(scratch, "a"))
     ranks(os.path.join(scratch, "b"))
+    arguments(os.path.join(scratch, "d"))
+    refused_on_one_rank(os.path.join(scratch, "e"))
 try:
     import torch
 except ImportError:

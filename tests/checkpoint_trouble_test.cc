@@ -354,6 +354,30 @@ TEST(CheckpointTrouble, WithoutItsLockAWriterCommitsNothing) {
   EXPECT_EQ(steps_in(dir / "c"), (std::vector<std::int64_t>{3, 1}));
 }
 
+// To read and close the file drops a POSIX lock of one's own process: the next save takes it again.
+TEST(CheckpointTrouble, ALockDroppedByTheProcessItselfIsTakenAgain) {
+  const Scratch dir;
+  auto w = Writer::open(small_options(dir / "c"));
+  save_now(*w, 1);
+  const auto locked = [&] {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const int fd = ::open((dir / "c/rank-00000.lock").c_str(), O_RDWR);
+      struct flock l {};
+      l.l_type = F_WRLCK;
+      ::_exit(fd >= 0 && ::fcntl(fd, F_SETLK, &l) != 0 ? 1 : 0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WEXITSTATUS(status) == 1;
+  };
+  EXPECT_TRUE(locked());
+  (void)slurp(dir / "c/rank-00000.lock");
+  EXPECT_FALSE(locked());
+  save_now(*w, 2);
+  EXPECT_TRUE(locked());
+}
+
 // A signal handler's word reaches a save() that waits for storage.
 TEST(CheckpointTrouble, HurryEndsWhatWaits) {
   const Scratch dir;

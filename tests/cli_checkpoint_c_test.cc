@@ -2,6 +2,8 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "checkpoint/checkpoint.h"
 #include "cli_run.h"
 
@@ -19,6 +21,33 @@ TEST(CliCheckpointC, AProgramInC99) {
       (dir / "program") + "' '" + (dir / "c") + "'");
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.out, "ok\n");
+}
+
+// The program of docs/formats/checkpoint.md with its own compile line, from where things are built.
+TEST(CliCheckpointC, TheProgramOfTheDocumentRuns) {
+  const TempDir dir;
+  const std::string document = read_file(ORRERY_SOURCE_DIR "/docs/formats/checkpoint.md");
+  const auto block = [&](const std::string& start) {
+    const std::size_t at = document.find(start);
+    EXPECT_NE(at, std::string::npos) << start;
+    const std::size_t begin = document.find('\n', at) + 1;
+    return document.substr(begin, document.find("\n```", begin) - begin);
+  };
+  std::ofstream(dir / "job.c") << block("```c\n");
+  std::string line = block("```\ncc -std=c99");
+  for (const auto& [named, here] : {std::pair<std::string, std::string>{"PREFIX/include", "$PWD/src/checkpoint"},
+                                    {"PREFIX/lib", "$build"},
+                                    {"PREFIX/lib", "$build"},
+                                    {" job.c", " '" + (dir / "job.c") + "'"},
+                                    {"-o job", "-o '" + (dir / "job") + "'"}}) {
+    const std::size_t at = line.find(named);
+    ASSERT_NE(at, std::string::npos) << line;
+    line.replace(at, named.size(), here);
+  }
+  const std::string run = "cd '" + dir.path.string() + "' && ./job && ./job";
+  const Outcome o = shell("build=$(dirname \"$orrery\") && " + line + " -Wall -Wextra -Werror && " + run);
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.out, "step 10: 10\nstep 20: 20\n");
 }
 
 std::string fake_cuda() { return (fs::path(ORRERY_BINARY).parent_path() / "libfake_cudart.so").string(); }

@@ -153,9 +153,6 @@ Status Catalogue::commit(const Directory& root, Manifest manifest) {
   const std::string id = directory_name(manifest.attempt);
   const auto text = to_text(manifest);
   if (!text) return tl::unexpected(text.error());
-  if (!root.still_at_its_path()) {
-    return fail("is not the directory that was opened", root.path(), "is its file system still mounted?");
-  }
   const auto dir = root.inside(id, false);
   if (!dir) return tl::unexpected(dir.error());
   // What the manifest says must be on storage before it: entries of the shards, and of the directory itself.

@@ -100,8 +100,15 @@ Status RankLock::still_excludes() const {
   if (!there && errno != ENOENT) {
     return fail("cannot tell whether its lock is still there: " + reason(), held_->path);
   }
-  if (there && held_->file == std::pair{info.st_dev, info.st_ino}) return {};
-  return fail("its lock was taken away, so another writer may be at work there; nothing is committed", held_->path,
+  if (there && held_->file == std::pair{info.st_dev, info.st_ino}) {
+    // Whoever in this process read that file and closed it has dropped the lock: it is taken again.
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    if (::fcntl(held_->fd, F_SETLK, &whole) == 0) return {};
+    if (errno != EACCES && errno != EAGAIN) return fail("cannot lock: " + reason(), held_->path);
+  }
+  return fail("its lock was taken away, so another writer may be at work there; nothing more is written", held_->path,
               "see that one job alone writes there, and start it anew");
 }
 

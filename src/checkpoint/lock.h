@@ -15,8 +15,8 @@ class RankLock {
   RankLock& operator=(RankLock&&) noexcept = default;
   RankLock() = default;  // holds nothing
 
-  // Error: the file that is locked is not the one of that name any more, so nothing keeps another writer out. Good for
-  // one that holds nothing.
+  // Error: the file that is locked is not the one of that name any more, or another has the lock, so nothing keeps
+  // another writer out. A lock that was lost to nobody is taken again. Good for one that holds nothing.
   Status still_excludes() const;
 
  private:

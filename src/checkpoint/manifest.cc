@@ -225,9 +225,9 @@ Status check_pieces(const std::string& name, std::vector<const TensorRecord*>& p
     for (std::size_t d = 0; same && d < p->shape.size(); ++d) {
       same = static_cast<int>(d) == p->split_dim || p->shape[d] == first.shape[d];
     }
-    if (!same) return fail("ranks disagree about dtype, shape or split of tensor " + name);
+    if (!same) return fail("ranks disagree about dtype, shape or split of tensor " + printable(name));
     if (p->split_dim < 0 && p->crc32c != first.crc32c) {
-      return fail("ranks hold different values of tensor " + name, {},
+      return fail("ranks hold different values of tensor " + printable(name), {},
                   "split it, or name it by rank, if that is meant; else a rank computes wrongly");
     }
   }
@@ -238,10 +238,10 @@ Status check_pieces(const std::string& name, std::vector<const TensorRecord*>& p
   });
   std::int64_t at = 0;
   for (const TensorRecord* p : pieces) {
-    if (p->offset != at) return fail("the pieces of tensor " + name + " overlap or leave holes");
+    if (p->offset != at) return fail("the pieces of tensor " + printable(name) + " overlap or leave holes");
     at += p->shape[dim];
   }
-  if (at != first.whole) return fail("the pieces of tensor " + name + " overlap or leave holes");
+  if (at != first.whole) return fail("the pieces of tensor " + printable(name) + " overlap or leave holes");
   return {};
 }
 
@@ -271,8 +271,16 @@ bool is_utf8(std::string_view text) {
   }
 }
 std::string printable(std::string_view text) {
-  if (is_utf8(text)) return std::string(text);
-  return json::parse(json(std::string(text)).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+  std::string valid(text);
+  if (!is_utf8(text)) {
+    valid = json::parse(json(valid).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+  }
+  std::string line;
+  for (const char c : valid) {
+    const auto byte = static_cast<unsigned char>(c);
+    line += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+  }
+  return line;
 }
 
 std::string directory_name(const Attempt& a) {

@@ -61,7 +61,7 @@ inline constexpr const char* manifest_name = "manifest.json";
 
 constexpr int max_world = 1'000'000;
 bool is_utf8(std::string_view text);
-std::string printable(std::string_view text);  // bytes that are not UTF-8 replaced, for a message
+std::string printable(std::string_view text);  // for a message of one line: UTF-8, control characters as \x0a
 
 std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t so_far = 0);
 

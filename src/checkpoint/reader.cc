@@ -99,7 +99,7 @@ struct Checkpoint::Impl {
     const std::uint64_t at = p.shard->header_bytes + p.tensor->begin;
     if (auto ok = dir.read_at(fd->get(), name, out, bytes, at); !ok) return tl::unexpected(ok.error());
     if (crc32c(out, bytes) != p.tensor->crc32c) {
-      return fail("tensor " + p.tensor->name + " was altered", dir.path() + "/" + name,
+      return fail("tensor " + printable(p.tensor->name) + " was altered", dir.path() + "/" + name,
                   "go back to an older checkpoint");
     }
     return {};
@@ -174,6 +174,7 @@ Result<std::vector<Listed>> list(const std::string& directory) {
 }
 
 Result<std::size_t> withdraw_after(const std::string& directory, const std::string& id) {
+  if (!is_directory_name(id)) return fail("is no name of a checkpoint", "\"" + printable(id) + "\"");
   const auto all = list(directory);
   if (!all) return tl::unexpected(all.error());
   for (const Listed& l : *all) {
@@ -181,8 +182,8 @@ Result<std::size_t> withdraw_after(const std::string& directory, const std::stri
       return fail("cannot be looked at, so nothing is withdrawn: " + l.problem, directory + "/" + l.id);
   }
   const auto keep = std::find_if(all->begin(), all->end(), [&](const Listed& l) { return l.id == id; });
-  if (keep == all->end() || !keep->problem.empty())
-    return fail("no good checkpoint of that name", directory + "/" + printable(id.c_str()));
+  if (keep == all->end()) return fail("there is no such checkpoint, so nothing is withdrawn", directory + "/" + id);
+  if (!keep->problem.empty()) return fail("is not good, so nothing is withdrawn: " + keep->problem);
   const auto root = Directory::open(directory);
   if (!root) return tl::unexpected(root.error());
   std::size_t withdrawn = 0;
@@ -199,7 +200,7 @@ Result<std::size_t> withdraw_after(const std::string& directory, const std::stri
 
 Result<Checkpoint> Checkpoint::open(const std::string& directory, const std::string& id) {
   if (auto ok = named(directory); !ok) return tl::unexpected(ok.error());
-  if (!is_directory_name(id)) return fail("is no name of a checkpoint", "\"" + printable(id.c_str()) + "\"");
+  if (!is_directory_name(id)) return fail("is no name of a checkpoint", "\"" + printable(id) + "\"");
   auto impl = Impl::open(directory, id);
   if (!impl) return tl::unexpected(impl.error());
   return Checkpoint(std::move(*impl));
@@ -306,15 +307,15 @@ Status Checkpoint::verify(int part, int parts) const {
 Status Checkpoint::read(std::string_view name, std::span<const std::int64_t> begin, std::span<const std::int64_t> shape,
                         void* out) const {
   const TensorInfo* info = find(name);
-  if (info == nullptr) return fail("has no tensor " + std::string(name), impl_->dir.path());
+  if (info == nullptr) return fail("has no tensor " + printable(name), impl_->dir.path());
   const std::size_t dims = info->shape.size();
   if (begin.size() != dims || shape.size() != dims) {
-    return fail("asked for with another number of dimensions than it has", std::string(name));
+    return fail("asked for with another number of dimensions than it has", printable(name));
   }
   Box wanted;
   for (std::size_t d = 0; d < dims; ++d) {
     if (begin[d] < 0 || shape[d] < 0 || begin[d] > info->shape[d] || shape[d] > info->shape[d] - begin[d]) {
-      return fail("asked for beyond its shape", std::string(name));
+      return fail("asked for beyond its shape", printable(name));
     }
     wanted.begin[d] = begin[d];
     wanted.size[d] = shape[d];
@@ -353,16 +354,16 @@ Status Checkpoint::read(std::string_view name, std::span<const std::int64_t> beg
 
 Status Checkpoint::read(std::string_view name, void* out) const {
   const TensorInfo* info = find(name);
-  if (info == nullptr) return fail("has no tensor " + std::string(name), impl_->dir.path());
+  if (info == nullptr) return fail("has no tensor " + printable(name), impl_->dir.path());
   const std::vector<std::int64_t> zeros(info->shape.size(), 0);
   return read(name, zeros, info->shape, out);
 }
 
 Status Checkpoint::read_part(std::string_view name, int dim, std::int64_t begin, std::int64_t end, void* out) const {
   const TensorInfo* info = find(name);
-  if (info == nullptr) return fail("has no tensor " + std::string(name), impl_->dir.path());
+  if (info == nullptr) return fail("has no tensor " + printable(name), impl_->dir.path());
   if (dim < 0 || static_cast<std::size_t>(dim) >= info->shape.size() || begin > end) {
-    return fail("asked for along a dimension that it has not", std::string(name));
+    return fail("asked for along a dimension that it has not", printable(name));
   }
   std::vector<std::int64_t> from(info->shape.size(), 0), shape = info->shape;
   from[static_cast<std::size_t>(dim)] = begin;

@@ -80,9 +80,6 @@ Result<std::uint64_t> write_shard(const Directory& root, const ShardJob& job, bo
   auto shard = describe(job, header);
   if (!shard) return tl::unexpected(shard.error());
   receipt.shard = std::move(*shard);
-  if (!root.still_at_its_path()) {
-    return fail("is not the directory that was opened", root.path(), "is its file system still mounted?");
-  }
   const auto dir = root.inside(directory_name(job.attempt), true);
   if (!dir) return tl::unexpected(dir.error());
   const std::string name = shard_name(job.rank), partial = name + ".partial";

@@ -257,7 +257,7 @@ Stored<void> verify_shard(const Directory& dir, const ShardRecord& shard, bool p
       if (auto ok = dir.read_at(fd->get(), name, chunk.data(), n, shard.header_bytes + at); !ok) return ok;
       crc = crc32c(chunk.data(), n, crc);
     }
-    if (crc != t.crc32c) return altered("tensor " + t.name + " was altered");
+    if (crc != t.crc32c) return altered("tensor " + printable(t.name) + " was altered");
   }
   return {};
 }

@@ -113,12 +113,22 @@ struct State {
   }
 };
 
+// The storage that was opened, with no other writer on it.
+Status still_ours(const State& s) {
+  if (s.root.still_at_its_path()) return s.lock.still_excludes();
+  return fail("is not the directory that was opened", s.root.path(), "is its file system still mounted?");
+}
+
 void write_one(State& s, Job& job) {
   const auto start = Clock::now();
   Result<std::uint64_t> bytes = 0u;
   if (job.buffer >= 0) {
     try {
-      bytes = write_shard(s.root, job.shard, s.options.read_back, s.options.write_bytes_per_second, s.abandon);
+      if (const auto ok = still_ours(s); !ok) {
+        bytes = tl::unexpected(ok.error());
+      } else {
+        bytes = write_shard(s.root, job.shard, s.options.read_back, s.options.write_bytes_per_second, s.abandon);
+      }
     } catch (const std::exception& e) {  // no memory for names: not a reason to end the training
       bytes = fail(e.what(), s.options.directory);
     }
@@ -207,7 +217,7 @@ Verdict judge(State& s, Pending& p) try {
     v.error = fmt::format("step {}: not complete: {}", p.attempt.step, g.why);
     return v;
   }
-  if (auto ok = s.lock.still_excludes(); !ok) {
+  if (auto ok = still_ours(s); !ok) {
     v.error = ok.error().line();
     return v;
   }
@@ -294,8 +304,7 @@ void commit_loop(const std::shared_ptr<State>& s) {
 
 // Text that JSON and C can hold.
 Status check_text(const std::string& text, const char* what) {
-  if (text.find('\0') != std::string::npos)
-    return fail(fmt::format("{} has a zero byte in it", what), printable(text.c_str()));
+  if (text.find('\0') != std::string::npos) return fail(fmt::format("{} has a zero byte in it", what), printable(text));
   if (!is_utf8(text)) return fail(fmt::format("{} is not UTF-8", what), printable(text));
   return {};
 }
@@ -316,17 +325,19 @@ Result<std::vector<TensorRecord>> lay_out(std::span<const TensorView> tensors, s
     const TensorView& t = tensors[i];
     if (auto ok = check_text(t.name, "the name of a tensor"); !ok) return tl::unexpected(ok.error());
     if (t.name.empty() || t.name == "__metadata__") return fail("a tensor has no name, or a reserved one");
-    if (!names.insert(t.name).second) return fail("two tensors have one name", t.name);
-    if (t.shape.size() > max_dims) return fail("has more than eight dimensions", t.name);
-    if (t.split_dim < -1) return fail("its split_dim is negative, but not -1", t.name, "-1 is: not split");
+    if (!names.insert(t.name).second) return fail("two tensors have one name", printable(t.name));
+    if (t.shape.size() > max_dims) return fail("has more than eight dimensions", printable(t.name));
+    if (t.split_dim < -1) return fail("its split_dim is negative, but not -1", printable(t.name), "-1 is: not split");
     const auto bytes = tensor_bytes(t.dtype, t.shape);
-    if (!bytes) return fail(bytes.error().what, t.name);
-    if (*bytes > 0 && t.data == nullptr) return fail("has no data", t.name);
-    if (t.place == Place::cuda && !cuda) return fail("is on a GPU, but CUDA's runtime was not found", t.name);
+    if (!bytes) return fail(bytes.error().what, printable(t.name));
+    if (*bytes > 0 && t.data == nullptr) return fail("has no data", printable(t.name));
+    if (t.place == Place::cuda && !cuda)
+      return fail("is on a GPU, but CUDA's runtime was not found", printable(t.name));
     if (t.split_dim >= 0) {
       const auto dim = static_cast<std::size_t>(t.split_dim);
       if (dim >= t.shape.size() || t.offset < 0 || t.whole < t.offset || t.shape[dim] > t.whole - t.offset) {
-        return fail("lies outside of the tensor that it is a piece of", t.name, "see split_dim, offset and whole");
+        return fail("lies outside of the tensor that it is a piece of", printable(t.name),
+                    "see split_dim, offset and whole");
       }
     }
     if (__builtin_add_overflow(total, *bytes, &total) || total > INT64_MAX) return fail("tensors are too large");

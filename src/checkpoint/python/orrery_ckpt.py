@@ -71,6 +71,11 @@ def _text(name, value):
     return encoded
 
 
+def _shown(name):
+    """A name in a message of one line."""
+    return name if name.isprintable() else ascii(name)
+
+
 def _path(value):
     try:
         encoded = os.fsencode(value)
@@ -264,15 +269,15 @@ class Writer:
             split = tensor if isinstance(tensor, Split) else None
             dtype, place, shape, address, keep = _describe(split.tensor if split else tensor)
             if len(shape) > _MAX_DIMS:
-                raise CheckpointError("%s has more than eight dimensions" % name)
+                raise CheckpointError("%s has more than eight dimensions" % _shown(name))
             alive.append((keep, encoded))
             row.name, row.dtype, row.place, row.dims, row.data = encoded, dtype, place, len(shape), address
             row.shape[:len(shape)] = shape
             row.split_dim = -1
             if split:
-                row.split_dim = _number("dim of the split of %s" % name, split.dim, 0, _MAX_DIMS - 1)
-                row.offset = _number("offset of the split of %s" % name, split.offset, 0, 2**63 - 1)
-                row.whole = _number("whole of the split of %s" % name, split.whole, 0, 2**63 - 1)
+                row.split_dim = _number("dim of the split of %s" % _shown(name), split.dim, 0, _MAX_DIMS - 1)
+                row.offset = _number("offset of the split of %s" % _shown(name), split.offset, 0, 2**63 - 1)
+                row.whole = _number("whole of the split of %s" % _shown(name), split.whole, 0, 2**63 - 1)
         return rows, alive
 
     @staticmethod
@@ -374,10 +379,10 @@ class Checkpoint:
         dtype, shape = self._tensors[name]
         shape, start = list(shape), [0] * len(shape)
         if dim is None and (end is not None or begin != 0):
-            raise CheckpointError("begin and end of %s need dim: along which dimension?" % name)
+            raise CheckpointError("begin and end of %s need dim: along which dimension?" % _shown(name))
         if dim is not None:
             if not shape:
-                raise CheckpointError("%s has no dimension to read a part along" % name)
+                raise CheckpointError("%s has no dimension to read a part along" % _shown(name))
             dim = _number("dim", dim, -len(shape), len(shape) - 1)
             begin = _number("begin", begin, 0, shape[dim])
             end = shape[dim] if end is None else _number("end", end, begin, shape[dim])
@@ -390,7 +395,7 @@ class Checkpoint:
             out_dtype, _, out_shape, _, _ = _describe(out, for_writing=True)
             if out_dtype != dtype or list(out_shape) != shape:
                 raise CheckpointError("%s is %s %s, what it is read into is %s %s" %
-                                      (name, _DTYPES[dtype], shape, _DTYPES[out_dtype], list(out_shape)))
+                                      (_shown(name), _DTYPES[dtype], shape, _DTYPES[out_dtype], list(out_shape)))
         address = _describe(out, for_writing=True)[3]
         size = _BYTES[dtype]
         for length in shape:
