@@ -150,6 +150,10 @@ Command evals_command() {
           "then the longest piece that cannot be split or all inference over the GPUs.\n\n"
           "simulate runs the schedule on a model of the cluster, in which loads of a node share its link to storage, "
           "many times: with times drawn from the laws of [[drawn]] tables, or around those of the datasets.\n\n"
+          "run does it, on this machine or on Slurm, and ends with one table of scores. Checkpoints are evaluated when "
+          "they are complete. It can be killed at any moment: started again it goes on, with the jobs that still run, "
+          "and nothing that is done runs twice. What fails is tried elsewhere, unless its log says that this is of no "
+          "use. Times are measured, and are the priors of the next plan.\n\n"
           "docs/formats/evals.md describes CONFIG.toml, docs/model.md the model.",
       .options = {{"--nodes", "N", "so many nodes instead of the file's", Takes::word},
                   {"--seeds", "N", "simulate: so many draws (default: the file's, else 20)", Takes::word},
@@ -164,8 +168,9 @@ Command evals_command() {
                   kQuiet,
                   kThreads,
                   kHelp},
-      .when_incomplete = "never",
+      .when_incomplete = "run: a dataset of a checkpoint has no score, or a checkpoint was not complete",
       .examples = {{"Nine datasets on four GPUs:", "orrery evals plan samples/evals.toml"},
+                   {"A small model on made text, for real:", "orrery evals run examples/evals/trainer.toml"},
                    {"The case of the study, 63 datasets on one and on four nodes:",
                     "orrery evals simulate samples/evals-study.toml"}},
       .run = run_evals};

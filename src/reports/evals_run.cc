@@ -44,8 +44,16 @@ Clock clock_of(const EvalOutcome& o) {
 Section scores_section(const EvalOutcome& o, const std::map<std::int64_t, std::string>& names) {
   Section s{.key = "results", .title = "Scores", .table = {}};
   s.table.columns = {
-      {.key = "model"}, {.key = "checkpoint"}, {.key = "dataset"}, {.key = "score"}, {.key = "value", .digits = 4},
-      {.key = "items"}, {.key = "state"},      {.key = "why"}};
+      {.key = "model"},
+      {.key = "checkpoint"},
+      {.key = "dataset"},
+      {.key = "score"},
+      {.key = "value", .digits = 4},
+      {.key = "items"},
+      {.key = "state"},
+      {.key = "why", .json_only = std::all_of(o.datasets.begin(), o.datasets.end(), [](const ScoredDataset& d) {
+                       return d.why.empty();
+                     })}};
   for (const ScoredDataset& d : o.datasets) {
     const StoredCheckpoint* c = checkpoint_of(o, d.checkpoint);
     const auto row = [&](const Cell& score, const Cell& value) {
