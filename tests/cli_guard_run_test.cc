@@ -31,7 +31,7 @@ struct Guarded {
   TempDir dir;
   std::string config =
       "[job]\npoll_s = 0.05\non_rollback = [\"--skip\", \"{skip_from}:{skip_to}\"]\n"
-      "[progress]\nhang_floor_s = 4\nlinger_s = 4\nfirst_factor = 1\nrecord_s = 0.2\n"
+      "[progress]\nhang_floor_s = 4\nlinger_s = 4\nfirst_steps = 1\nrecord_s = 0.2\n"
       "[restart]\nbackoff_first_s = 0.05\n[stop]\nsettle_s = 2\nstacks_s = 3\n";
   std::string trainer, options;
 
@@ -247,6 +247,26 @@ TEST(CliGuardRun, WithoutItsKeeperAJobIsStillSeen) {
   expect_whole(job, o, expected);
 }
 
+// Three nodes, two needed: the test finds one of the first two bad, the spare takes its place.
+TEST(CliGuardRun, NodesThatFailTheTestAreReplacedBySpares) {
+  const TempDir dir;
+  write_text(dir.path / "job",
+             "#!/bin/bash\necho \"iteration 1/2 | lm loss: 2.0 on $1\"\n[ $ORRERY_GUARD_ATTEMPT = 2 ] && exit 0\n"
+             "echo '[rank1]: DistBackendError: ALLREDUCE: Connection closed by peer: rank 0' >&2\nexit 1\n");
+  write_text(dir.path / "test", "#!/bin/bash\ncase $1 in *bad*) exit 1;; esac\necho 10.0\n");
+  for (const char* script : {"job", "test"}) fs::permissions(dir.path / script, fs::perms::owner_all);
+  write_text(dir.path / "g.toml", "[nodes]\nnames = ['good1', 'bad', 'spare']\nneeded = 2\ncheck_command = ['" +
+                                      (dir / "test") + "', '{hosts}']\n[restart]\nbackoff_first_s = 0.05\n");
+  const Outcome o = shell("\"$orrery\" guard --json --state '" + (dir / "s") + "' --config '" + (dir / "g.toml") +
+                          "' -- '" + (dir / "job") + "' '{nodes}'");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const Json d = answer(o);
+  ASSERT_EQ(d["attempts"].size(), 2u) << o.err;
+  EXPECT_EQ(d["attempts"][0]["nodes"], "good1,bad");
+  EXPECT_EQ(d["attempts"][1]["nodes"], "good1,spare");
+  EXPECT_NE(o.err.find("bad is left out: bad in the test of nodes"), std::string::npos) << o.err;
+}
+
 TEST(CliGuardRun, StatusSaysWhatBecameOfIt) {
   Guarded job("--fault kill@17:1");
   const Outcome o = job.run();
@@ -335,6 +355,29 @@ TEST(CliGuardRun, RefusedInOneLine) {
   config("[progress]\nhang_factor = 0.5\n", "is not from 1 to 1e+06");
   config("[loss\n", "c.toml:1: not TOML");
   refused("simulate --dry-run", "--dry-run: not with simulate");
+}
+
+TEST(CliGuardRun, ADirectoryWhoseJobIsDoneTakesNoOther) {
+  const TempDir dir;
+  const std::string guard = "guard --json --state '" + (dir / "s") + "' -- ";
+  EXPECT_EQ(orrery(guard + "true").status, 0);
+  EXPECT_EQ(answer(orrery(guard + "true"))["attempt"], 1) << "it is done, and is not done again";
+  const Outcome o = orrery(guard + "sleep 0");
+  EXPECT_EQ(o.status, 2);
+  EXPECT_NE(o.err.find("another job was guarded here, and it is done"), std::string::npos) << o.err;
+}
+
+TEST(CliGuardRun, AnAttemptOnAnotherMachineIsNotTakenForDead) {
+  Guarded job("--fault hang@3:0");
+  shell(job.line("", "timeout -s KILL 3"));
+  std::istringstream in(read_file(job.dir.path / "s" / "attempt-1.job"));
+  std::string pid, ticks, boot, time;
+  in >> pid >> ticks >> boot >> time;
+  write_text(job.dir.path / "s" / "attempt-1.job", pid + " " + ticks + " other-boot " + time + " elsewhere\n");
+  const Outcome o = job.run();
+  EXPECT_EQ(o.status, 2);
+  EXPECT_NE(o.err.find("attempt 1 was started on elsewhere"), std::string::npos) << o.err;
+  ::kill(-std::stoi(pid), SIGKILL);
 }
 
 TEST(CliGuardRun, ACommandThatCannotBeStartedIsTold) {

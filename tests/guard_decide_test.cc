@@ -223,6 +223,17 @@ TEST(GuardDecide, AHangHasItsStacksTakenThenIsKilledThenRestarted) {
   EXPECT_EQ(t.s.attempts[0].failure.kind, FailureKind::hang);
 }
 
+TEST(GuardDecide, AJobThatGuardCannotReadIsLeftAlone) {
+  Talk t;
+  t.run_to(-1);
+  GuardEvent e = t.event(EventKind::no_progress, "no step was seen");
+  e.first = true;
+  t.tell(e);
+  EXPECT_EQ(t.last.kind, "notice");
+  EXPECT_TRUE(t.last.actions.empty());
+  EXPECT_EQ(t.tell(e).kind, "");
+}
+
 TEST(GuardDecide, StacksThatNeverComeDoNotHoldItUp) {
   Talk t;
   t.run_to(50);
@@ -798,6 +809,7 @@ struct World {
 };
 
 TEST(GuardDecide, RandomEventsNeverMakeASecondCopyAndAlwaysEnd) {
+  int starts = 0;
   for (std::uint64_t seed = 1; seed <= 400; ++seed) {
     GuardPolicy p;
     p.check_nodes = seed % 2 == 0;
@@ -823,7 +835,9 @@ TEST(GuardDecide, RandomEventsNeverMakeASecondCopyAndAlwaysEnd) {
     EXPECT_EQ(w.alive, 0) << "seed " << seed << ": it stopped and something lives";
     EXPECT_LE(w.t.s.failure_restarts, p.most_restarts);
     EXPECT_LE(w.t.s.rollbacks_here, p.most_rollbacks + 1);
+    starts += w.starts;
   }
+  EXPECT_GT(starts, 800) << "the events must get somewhere";
 }
 
 }  // namespace

@@ -71,7 +71,38 @@ TEST(GuardWatch, TheLimitFollowsFromTheJobsOwnSteps) {
 TEST(GuardWatch, TheFirstStepsMayTakeLonger) {
   Job job;
   job.train(3, 1);
-  EXPECT_DOUBLE_EQ(job.watch.limit_s(), 80);
+  EXPECT_DOUBLE_EQ(job.watch.limit_s(), 100) << "as a start, or four times as long as later";
+}
+
+// Every fiftieth step is logged, 25 minutes apart: the second line is no later than the first was.
+TEST(GuardWatch, FewLinesAreNoHang) {
+  Job job{WatchPolicy{}};
+  for (int i = 0; i < 8; ++i) {
+    for (int minute = 0; minute < 25; ++minute) {
+      job.wait(60);
+      EXPECT_TRUE(job.look().empty()) << i << " " << minute;
+    }
+    StepSample s;
+    s.step = 50 * (i + 1);
+    s.seconds = 30;
+    job.watch.step(job.now, s);
+  }
+}
+
+// Guard reads nothing of it that it understands: no reason to kill it.
+TEST(GuardWatch, AJobWithoutStepsIsReportedOnly) {
+  Job job{WatchPolicy{}};
+  job.wait(1801);
+  auto events = job.look();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_TRUE(events[0].first);
+  Job other{WatchPolicy{}};
+  other.train(10, 1);
+  other.watch.begin_attempt(other.now, 0, 0);
+  other.wait(1801);
+  events = other.look();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_FALSE(events[0].first) << "an attempt before told steps";
 }
 
 // An evaluation every now and then: what it came out of before is no hang now.
@@ -132,7 +163,7 @@ TEST(GuardWatch, HeartbeatsAloneTellSteps) {
     job.watch.beats(job.now, {{0, i, i, "compute", "node7"}});
   }
   EXPECT_EQ(job.watch.last_step(), 39);
-  EXPECT_EQ(job.watch.first_step(), 0);
+  EXPECT_EQ(job.watch.first_step(), 1) << "the one it is at";
   EXPECT_DOUBLE_EQ(job.watch.usual_step_s(), 4);
   EXPECT_EQ(job.watch.node_of(0), "node7");
 }

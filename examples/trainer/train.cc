@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <random>
@@ -55,7 +56,7 @@ double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// "iteration, Unix nanoseconds, what it does": one line of one write, read by whoever watches the job.
+// "iteration, Unix nanoseconds, what it does, node": one line of one write, read by whoever watches the job.
 class Heartbeat {
  public:
   Heartbeat(const std::string& directory, int rank) {
@@ -63,6 +64,10 @@ class Heartbeat {
     const std::string path = fmt::format("{}/rank-{:05}", directory, rank);
     fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd_ < 0) throw std::runtime_error(path + ": cannot write the heartbeat");
+    const char* const node = std::getenv("SLURMD_NODENAME");  // NOLINT: nobody changes it
+    char host[256] = {};
+    if (node == nullptr && ::gethostname(host, sizeof host - 1) != 0) host[0] = '-';
+    node_ = node != nullptr ? node : host;
   }
   ~Heartbeat() {
     if (fd_ >= 0) ::close(fd_);
@@ -72,12 +77,14 @@ class Heartbeat {
   void beat(std::int64_t step, const char* phase) const {
     if (fd_ < 0) return;
     const auto now = std::chrono::system_clock::now().time_since_epoch();
-    const std::string line = fmt::format("{:10} {:20} {:<12}\n", step, std::chrono::nanoseconds(now).count(), phase);
+    const std::string line =
+        fmt::format("{:10} {:20} {:<12} {}\n", step, std::chrono::nanoseconds(now).count(), phase, node_);
     (void)!::pwrite(fd_, line.data(), line.size(), 0);
   }
 
  private:
   int fd_ = -1;
+  std::string node_;
 };
 
 struct Step {

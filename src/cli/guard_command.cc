@@ -168,7 +168,11 @@ Command guard_command() {
                 kThreads,
                 kHelp}),
       .when_incomplete = "the job was stopped or has failed for good, as the report says why",
-      .examples = {{"A month on 2,048 GPUs, under all policies:", "orrery guard simulate"},
+      .examples = {{"A job, guarded; its steps are seen in what it writes:",
+                    "orrery guard --state \"$(mktemp -d)\" -- printf 'iteration %d/3 lm loss: 2.0\\n' 1 2 3"},
+                   {"What became of a job that was killed, stood still and lost its numbers:",
+                    "orrery guard status samples/guarded-job"},
+                   {"A month on 2,048 GPUs, under all policies:", "orrery guard simulate"},
                    {"... when each saves as often as is best for it:", "orrery guard simulate --interval best"},
                    {"How often to save on 16,384 GPUs that fail every three hours:",
                     "orrery guard simulate --gpus 16384 --mtbf 3 --policy guard-async --json | jq "

@@ -48,6 +48,8 @@ void text(const Args& args, std::string_view option, std::string& out) {
   if (args.has(option)) out = args.value(option);
 }
 
+std::string absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal().string(); }
+
 Result<GuardOptions> read_options(const Args& args) {
   GuardOptions o;
   if (args.has("--config")) {
@@ -90,13 +92,12 @@ Result<GuardOptions> read_options(const Args& args) {
                                 real(args, "--time-limit", o.time_limit_s, 0, 1e9)});
       !ok)
     return tl::unexpected(ok.error());
-  if (args.has("--hang-after")) o.watch.start_grace_s = std::max(o.watch.start_grace_s, o.watch.hang_floor_s);
+  const Placeholders state{{"state", absolute(o.state)}};
+  for (std::string* path : {&o.checkpoints, &o.heartbeat, &o.socket, &o.metrics_file}) *path = replaced(*path, state);
   if (o.name.empty() && !o.command.empty()) o.name = std::filesystem::path(o.command.front()).filename().string();
   if (const Status ok = check_options(o); !ok) return tl::unexpected(ok.error());
   return o;
 }
-
-std::string absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal().string(); }
 
 // One line a decision, and one for each piece of evidence, on standard error.
 void say(const GuardEvent& e, const Decision& d) {
@@ -238,6 +239,11 @@ Result<int> run_guard_command(const Args& args) {
   Notes notes;
   const SharedRules rules = guard_rules();
   const std::unique_ptr<JobRunner> runner = runner_of(*guard, directory);
+  if (!guard->slurm.used && ::access(journal_path(directory).c_str(), F_OK) == 0) {
+    const auto before = story_of(directory);
+    if (!before) return tl::unexpected(before.error());
+    if (const Status ok = same_machine(directory, before->state.attempt); !ok) return tl::unexpected(ok.error());
+  }
   Tellers tellers;
   if (const Status ok = tellers.open(*guard); !ok) return tl::unexpected(ok.error());
   listen_to_signals();

@@ -15,11 +15,15 @@ constexpr std::int64_t kMostLaunchFailures = 10;  // in a row, of a scheduler th
 constexpr double kNodesAgain_s = 10;              // how often nodes are asked for while there are too few
 constexpr std::size_t kManyExcuses = 2;           // more than one in so many nodes bad: the test is not believed
 
+constexpr std::size_t kRecentSaves = 64;  // among which one may be told of twice
+
 Ns ns(double seconds) { return static_cast<Ns>(std::llround(seconds * 1e9)); }
 
 class Decider {
  public:
-  Decider(const GuardState& state, const GuardEvent& event) : s_(state), e_(event) { s_.now = std::max(s_.now, e_.at); }
+  Decider(GuardState state, const GuardEvent& event) : s_(std::move(state)), e_(event) {
+    s_.now = std::max(s_.now, e_.at);
+  }
 
   Decision run() {
     if (about_this_attempt()) dispatch();
@@ -296,6 +300,10 @@ class Decider {
 
   void no_progress() {
     if (s_.phase != GuardPhase::running) return;
+    if (e_.first) {  // it may be moving all the same
+      if (tell_once("no steps")) say("notice", "whether it makes progress cannot be told");
+      return because(e_.text);
+    }
     if (only_said("take stacks, kill it and start it again: " + e_.text)) return because(e_.text);
     Failure f = failure_now(FailureKind::hang, "Hang", "hang");
     if (s_.finding && s_.finding->verdict == "failed" && s_.finding->ended) {
@@ -326,7 +334,7 @@ class Decider {
   void straggler() {
     if (s_.phase != GuardPhase::running || !tell_once("straggler " + e_.node + std::to_string(e_.rank))) return;
     because(e_.text);
-    const bool can = s_.policy.straggler == OnStraggler::replace && !e_.node.empty();
+    const bool can = s_.policy.straggler == OnStraggler::replace && !e_.node.empty() && !is_out(e_.node);
     if (!can) return say("notice", "a straggler, reported only");
     if (only_said("replace " + e_.node)) return;
     Failure f = failure_now(FailureKind::straggler, "Straggler", "straggler");
@@ -531,10 +539,12 @@ class Decider {
     restart();
   }
 
+  bool is_out(const std::string& node) const {
+    return std::any_of(s_.excluded.begin(), s_.excluded.end(), [&](const ExcludedNode& x) { return x.node == node; });
+  }
+
   void exclude(const std::string& node, const std::string& why) {
-    if (node.empty()) return;
-    for (const ExcludedNode& n : s_.excluded)
-      if (n.node == node) return;
+    if (node.empty() || is_out(node)) return;
     s_.excluded.push_back({node, why});
     Action a;
     a.kind = ActionKind::drain;
@@ -661,7 +671,8 @@ class Decider {
 
  private:
   void saved() {
-    const auto it = std::find_if(s_.saves.begin(), s_.saves.end(), [&](const SaveRecord& r) {
+    const auto recent = s_.saves.end() - static_cast<std::ptrdiff_t>(std::min(s_.saves.size(), kRecentSaves));
+    const auto it = std::find_if(recent, s_.saves.end(), [&](const SaveRecord& r) {
       return r.attempt == e_.attempt && r.step == e_.step && (r.id.empty() || e_.text.empty() || r.id == e_.text);
     });
     if (it == s_.saves.end()) {
@@ -691,7 +702,7 @@ class Decider {
 
 }  // namespace
 
-Decision decide(const GuardState& state, const GuardEvent& event) { return Decider(state, event).run(); }
+Decision decide(GuardState state, const GuardEvent& event) { return Decider(std::move(state), event).run(); }
 
 std::vector<Action> pending(const GuardState& s) {
   Action a;

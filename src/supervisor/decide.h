@@ -8,7 +8,7 @@
 
 namespace orrery {
 
-Decision decide(const GuardState& state, const GuardEvent& event);
+Decision decide(GuardState state, const GuardEvent& event);  // moved in, it costs no copy
 
 // What is to be done (again) in the state's phase: what a supervisor that takes up begins with. Every action may be
 // done twice.

@@ -33,8 +33,11 @@ GuardAccount account(const GuardState& s, Ns now) {
     if (i + 1 < s.attempts.size()) {
       // The first step that the next attempt logged follows the one it went on from.
       std::int64_t from = a.last_step;
-      for (std::size_t k = i + 1; k < s.attempts.size(); ++k)
-        if (s.attempts[k].first_step >= 0) from = std::min(from, s.attempts[k].first_step - 1);
+      for (std::size_t k = i + 1; k < s.attempts.size(); ++k) {
+        const AttemptRecord& next = s.attempts[k];
+        if (next.first_step >= 0) from = std::min(from, next.first_step - 1);
+        if (next.rollback) from = std::min(from, next.skip_from);  // those left out are gone, too
+      }
       const double lost =
           static_cast<double>(std::clamp<std::int64_t>(a.last_step - from, 0, std::max<std::int64_t>(steps, 0)));
       if (steps > 0) again = trained * lost / static_cast<double>(steps);

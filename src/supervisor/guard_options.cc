@@ -47,7 +47,7 @@ std::vector<Key> keys_of(GuardOptions& o) {
       {"job", "dry_run", &p.dry_run},
       {"progress", "heartbeat", &o.heartbeat},
       {"progress", "socket", &o.socket},
-      {"progress", "start_grace_s", &w.start_grace_s},
+      {"progress", "start_grace_s", &w.start_grace_s, {0, 1e9}},
       {"progress", "hang_floor_s", &w.hang_floor_s, {0.1, 1e9}},
       {"progress", "hang_factor", &w.hang_factor, {1, 1e6}},
       {"progress", "first_steps", &w.first_steps, {0, 1e6}},

@@ -26,7 +26,7 @@ struct GuardOptions {
   double time_limit_s = 0;         // local: of an attempt; 0 = none
   double time_limit_margin_s = 120;
   SlurmOptions slurm;
-  double poll_s = 0.2, progress_s = 10, settle_s = 5;
+  double poll_s = 0.2, progress_s = 30, settle_s = 5;
   // [progress], [loss], [straggler]
   std::string heartbeat, socket;
   WatchPolicy watch;

@@ -16,6 +16,7 @@
 
 #include "base/output.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/manifest.h"
 #include "supervisor/decide.h"
 #include "supervisor/group_runs.h"
 #include "supervisor/heartbeats.h"
@@ -28,6 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kCheckpoints_s = 1;  // between looks for completed checkpoints
+constexpr int kAppendTries = 600;     // of a journal, a second each
 constexpr int kListTries = 5;         // storage that does not answer
 constexpr double kMostGap_s = 1;      // of looks, beyond five pauses: then the supervisor itself stood still
 constexpr std::size_t kRememberedSteps = 512;
@@ -46,6 +48,13 @@ std::string absolute(const std::string& path) {
   return std::string(here) + "/" + path;
 }
 
+// Tells one command line from another.
+std::string command_sum(const std::vector<std::string>& words) {
+  std::string all;
+  for (const std::string& w : words) all += w + '\0';
+  return fmt::format("{:08x}", ckpt::crc32c(all.data(), all.size()));
+}
+
 GuardEvent event(EventKind kind, std::string text = {}) {
   GuardEvent e;
   e.kind = kind;
@@ -60,7 +69,8 @@ struct Seen {
   bool logs_done = false;
   std::optional<Clock::time_point> ending_since;
   Clock::time_point last_progress_event{};
-  std::int64_t step_told = -1;
+  std::int64_t step_told = -1, step_seen = -1;
+  Ns step_at = 0;  // when it was seen
   double loss = 0;
   std::vector<std::pair<std::int64_t, double>> step_seconds;  // recent ones: what a save cost
   std::vector<std::int64_t> saves;                            // that its logs tell of, not counted yet
@@ -141,12 +151,19 @@ void Supervisor::trouble(const std::string& what, const Error& error) {
 void Supervisor::hear(GuardEvent e) {
   if (broken_) return;
   if (e.at == 0) e.at = now();
-  Decision d = decide(s_, e);
-  if (const Status ok = journal_->append(e, d); !ok) {
-    broken_ = ok.error();
-    return;
-  }
+  Decision d = decide(std::move(s_), e);
   s_ = std::move(d.next);
+  // A full disk: the job goes on meanwhile, and nothing is done for what is not written.
+  for (int i = 0;; ++i) {
+    const Status ok = journal_->append(e, d);
+    if (ok) break;
+    if (i >= kAppendTries || (hooks_.stops_asked && hooks_.stops_asked() > stops_heard_)) {
+      broken_ = ok.error();
+      return;
+    }
+    if (i == 0) trouble("journal", ok.error());
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
   if (hooks_.told) hooks_.told(e, d, s_);
   for (const Action& a : d.actions) perform(a);
 }
@@ -471,11 +488,13 @@ void Supervisor::take_logs(LogNews news) {
 
 void Supervisor::flush_progress(bool always) {
   const std::int64_t step = watch_.last_step();
-  if (step < 0 || step == seen_.step_told) return;
+  if (step != seen_.step_seen) seen_.step_at = now();
+  seen_.step_seen = step;
+  if (step < 0 || step == seen_.step_told || step < watch_.first_step()) return;
   const bool first = seen_.step_told < 0;
   const bool due = Clock::now() - seen_.last_progress_event >= std::chrono::duration<double>(o_.progress_s);
   if (!always && !first && !due) return;
-  if (first && watch_.first_step() >= 0 && watch_.first_step() < step) {
+  if (first && watch_.first_step() < step) {
     GuardEvent e = event(EventKind::progress);
     e.attempt = s_.attempt;
     e.step = watch_.first_step();
@@ -490,6 +509,7 @@ void Supervisor::flush_progress(bool always) {
   e.loss = seen_.loss;
   e.seconds = watch_.usual_step_s();
   e.first = first;
+  e.at = seen_.step_at;
   hear(std::move(e));
 }
 
@@ -613,7 +633,11 @@ Result<GuardState> Supervisor::run() {
         "journal-torn", Severity::info, 1, journal_path(directory_),
         "the last line was being written when the supervisor before was ended: dropped, nothing was done for it");
   s_ = replay(known->entries);
-  if (s_.outcome == GuardOutcome::done) return s_;
+  const std::string command = command_sum(o_.command);
+  if (s_.outcome == GuardOutcome::done) {
+    if (known->entries.front().event.handle == command) return s_;
+    return fail("another job was guarded here, and it is done", directory_, "this one needs another --state");
+  }
   auto journal = Journal::open(journal_path(directory_), *known);
   if (!journal) return tl::unexpected(journal.error());
   journal_.emplace(std::move(*journal));
@@ -627,7 +651,10 @@ Result<GuardState> Supervisor::run() {
   GuardEvent first = known->entries.empty() ? event(EventKind::begin, random_token()) : event(EventKind::resumed);
   first.policy = o_.policy;
   first.policy->knows_checkpoints = !o_.checkpoints.empty();
-  if (first.kind == EventKind::begin) first.node = o_.name;
+  if (first.kind == EventKind::begin) {
+    first.node = o_.name;
+    first.handle = command;
+  }
   hear(std::move(first));
   while (!broken_ && s_.phase != GuardPhase::stopped) {
     look();

@@ -41,7 +41,7 @@ struct GuardPolicy {
 };
 
 enum class EventKind : std::uint8_t {
-  begin,            // a new job: policy, text = begin of tokens, node = the job's name
+  begin,            // a new job: policy, text = begin of tokens, node = its name, handle = its command
   resumed,          // a supervisor took over, where another one died or was stopped: policy
   started,          // handle, nodes
   not_started,      // the runner knows that the attempt was not started: text says why; `fatal` = it never can be
@@ -49,7 +49,7 @@ enum class EventKind : std::uint8_t {
   finding,          // the logs say why it fails, or that it did: finding
   lost,             // nodes do not answer and the training stands still
   bad_loss,         // step = first bad one; text
-  no_progress,      // nothing moved for seconds, limit; text
+  no_progress,      // nothing moved for seconds, limit; text; `first` = no step was ever seen, it may well move
   straggler,        // rank, node, text
   preemption,       // will be ended soon
   time_limit_near,  // seconds are left

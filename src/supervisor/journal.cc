@@ -59,8 +59,7 @@ std::string take_line(std::string_view line, std::uint64_t seq, std::vector<Jour
 }  // namespace
 
 Result<JournalRead> read_journal(const std::string& path) {
-  JournalRead out;
-  if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return out;
+  if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return JournalRead{};
   auto source = open_file(path);
   if (!source) return tl::unexpected(source.error());
   std::string text, part(1 << 16, '\0');
@@ -70,14 +69,18 @@ Result<JournalRead> read_journal(const std::string& path) {
     if (*got == 0) break;
     text.append(part, 0, *got);
   }
+  return parse_journal(text, path);
+}
+
+Result<JournalRead> parse_journal(std::string_view text, const std::string& path) {
+  JournalRead out;
   std::uint64_t number = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = text.find('\n', at);
-    const std::string_view line =
-        std::string_view(text).substr(at, end == std::string::npos ? std::string::npos : end - at);
+    const std::string_view line = text.substr(at, end == std::string_view::npos ? end : end - at);
     ++number;
-    const bool last = end == std::string::npos || end + 1 == text.size();
-    if (end == std::string::npos || (last && line.find('\0') != std::string_view::npos)) {
+    const bool last = end == std::string_view::npos || end + 1 == text.size();
+    if (end == std::string_view::npos || (last && line.find('\0') != std::string_view::npos)) {
       out.torn = true;
       break;
     }
@@ -92,7 +95,7 @@ Result<JournalRead> read_journal(const std::string& path) {
 
 GuardState replay(const std::vector<JournalEntry>& entries) {
   GuardState state;
-  for (const JournalEntry& e : entries) state = decide(state, e.event).next;
+  for (const JournalEntry& e : entries) state = decide(std::move(state), e.event).next;
   return state;
 }
 
@@ -142,7 +145,7 @@ bool is_locked(const std::string& directory) {
 Result<Journal> Journal::open(const std::string& path, const JournalRead& known) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return fail("cannot be opened: " + why(), path);
-  Journal journal(fd, path, known.entries.size() + 1);
+  Journal journal(fd, path, known.entries.size() + 1, known.good_bytes);
   if (::ftruncate(fd, static_cast<off_t>(known.good_bytes)) != 0 || ::lseek(fd, 0, SEEK_END) < 0 || ::fsync(fd) != 0)
     return fail("cannot be written: " + why(), path);
   // The file's name, too, must outlive a power cut.
@@ -156,15 +159,20 @@ Result<Journal> Journal::open(const std::string& path, const JournalRead& known)
 }
 
 Journal::Journal(Journal&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), next_(other.next_) {}
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), next_(other.next_), size_(other.size_) {}
 Journal::~Journal() {
   if (fd_ >= 0) ::close(fd_);
 }
 
 Status Journal::append(const GuardEvent& event, const Decision& decision) {
   const std::string line = line_of(next_, event, decision);
-  if (const Status ok = write_all(fd_, line, path_); !ok) return ok;
-  if (::fdatasync(fd_) != 0) return fail("cannot be synced: " + why(), path_, "nothing was done for the last event");
+  Status ok = write_all(fd_, line, path_);
+  if (ok && ::fdatasync(fd_) != 0) ok = fail("cannot be synced: " + why(), path_);
+  if (!ok) {  // half a line must not stand before the next one
+    if (::ftruncate(fd_, static_cast<off_t>(size_)) == 0) ::lseek(fd_, 0, SEEK_END);
+    return ok;
+  }
+  size_ += line.size();
   ++next_;
   return {};
 }

@@ -29,6 +29,7 @@ struct JournalRead {
 // Without a lock: also of a supervisor that runs. An absent file is an empty journal. Errors: a line that was altered,
 // cannot be read.
 Result<JournalRead> read_journal(const std::string& path);
+Result<JournalRead> parse_journal(std::string_view text, const std::string& path);
 
 // What became of it: decide() over all events.
 GuardState replay(const std::vector<JournalEntry>& entries);
@@ -59,14 +60,15 @@ class Journal {
   Journal(const Journal&) = delete;
   ~Journal();
 
-  // On storage when it returns. After an error nothing may be done for the event.
+  // On storage when it returns. After an error nothing may be done for the event; it may be appended again.
   Status append(const GuardEvent& event, const Decision& decision);
 
  private:
-  Journal(int fd, std::string path, std::uint64_t next) : fd_(fd), path_(std::move(path)), next_(next) {}
+  Journal(int fd, std::string path, std::uint64_t next, std::uint64_t size)
+      : fd_(fd), path_(std::move(path)), next_(next), size_(size) {}
   int fd_ = -1;
   std::string path_;
-  std::uint64_t next_ = 1;
+  std::uint64_t next_ = 1, size_ = 0;
 };
 
 }  // namespace orrery

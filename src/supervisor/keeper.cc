@@ -65,6 +65,11 @@ bool there(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; 
 
 }  // namespace
 
+std::string machine_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
+}
+
 AttemptFiles::AttemptFiles(const std::string& directory, std::int64_t number) {
   const std::string stem = fmt::format("{}/attempt-{}.", directory, number);
   spec = stem + "spec";
@@ -104,7 +109,7 @@ std::optional<KeptJob> read_job(const AttemptFiles& files) {
   std::istringstream in(text_of(files.job));
   KeptJob job;
   std::string boot;
-  if (!(in >> job.child.pid >> job.child.started >> boot >> job.started)) return std::nullopt;
+  if (!(in >> job.child.pid >> job.child.started >> boot >> job.started >> job.machine)) return std::nullopt;
   job.this_boot = boot == boot_id();
   return job;
 }
@@ -181,7 +186,8 @@ int run_keeper(const std::string& directory, std::int64_t number) {
   if (!child) return write_durably(files.exit, "failed " + child.error().line() + "\n") ? 1 : 2;
   const Ns now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
   // Not written: found by the token in its environment all the same (local_runner.cc).
-  (void)write_durably(files.job, fmt::format("{} {} {} {}\n", child->pid, child->started, boot_id(), now));
+  (void)write_durably(files.job,
+                      fmt::format("{} {} {} {} {}\n", child->pid, child->started, boot_id(), now, machine_name()));
   for (;;) {
     int status = 0;
     const pid_t ended = ::waitpid(-1, &status, 0);

@@ -4,7 +4,7 @@
 //
 //   attempt-N.spec   what to start, as JSON
 //   attempt-N.lock   locked while the keeper lives; its process id and start time
-//   attempt-N.job    of the command: process id, start time in ticks, boot id, Unix time in ns; synced
+//   attempt-N.job    of the command: process id, start time in ticks, boot id, Unix time in ns, machine; synced
 //   attempt-N.exit   "exit 0", "signal 9", "failed WHY"; appears whole, synced
 //   attempt-N.void   the keeper must not start it any more: a supervisor has found that it had not
 #pragma once
@@ -26,6 +26,7 @@ struct KeptJob {
   Child child;
   Ns started = 0;
   bool this_boot = false;  // else: all of it went with the machine
+  std::string machine;
 };
 
 struct KeptExit {
@@ -37,6 +38,7 @@ Status write_spec(const AttemptFiles& files, const AttemptSpec& spec);
 Result<AttemptSpec> read_spec(const AttemptFiles& files);
 std::optional<KeptJob> read_job(const AttemptFiles& files);
 std::optional<KeptExit> read_exit(const AttemptFiles& files);
+std::string machine_name();
 bool keeper_lives(const AttemptFiles& files);
 Child keeper_of(const AttemptFiles& files);  // process 0 = not known
 

@@ -33,11 +33,6 @@ Result<std::int64_t> number_of(const std::string& handle) {
   return n;
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
-
 Status make_new(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return fail(std::string("cannot be written: ") + std::strerror(errno), path);
@@ -51,6 +46,14 @@ double seconds_since(Ns unix_ns) {
 }
 
 }  // namespace
+
+Status same_machine(const std::string& directory, std::int64_t attempt) {
+  const auto job = read_job(AttemptFiles(directory, attempt));
+  if (!job || job->machine == machine_name()) return {};
+  return fail(fmt::format("attempt {} was started on {}: whether it lives cannot be seen from {}", attempt,
+                          job->machine, machine_name()),
+              directory, "run guard there");
+}
 
 std::vector<pid_t> processes_with(const std::string& name, const std::string& value) {
   std::vector<pid_t> found;
@@ -130,12 +133,13 @@ Result<std::optional<std::string>> LocalRunner::find(const AttemptSpec& spec) {
 Result<AttemptState> LocalRunner::poll(const std::string& handle) {
   const auto number = number_of(handle);
   if (!number) return tl::unexpected(number.error());
+  if (const Status ok = same_machine(options_.directory, *number); !ok) return tl::unexpected(ok.error());
   const AttemptFiles files(options_.directory, *number);
   if (const auto it = keepers_.find(*number); it != keepers_.end() && poll_child(it->second)) keepers_.erase(it);
   AttemptState state;
   const auto spec = read_spec(files);
   if (!spec) return tl::unexpected(spec.error());
-  state.nodes = spec->nodes.empty() ? std::vector<std::string>{host_name()} : spec->nodes;
+  state.nodes = spec->nodes.empty() ? std::vector<std::string>{machine_name()} : spec->nodes;
   const bool kept = keeper_lives(files);  // before its notes are read: it writes them while it lives
   const auto job = read_job(files);
   auto exit = read_exit(files);
@@ -181,6 +185,7 @@ Status LocalRunner::signal(const std::string& handle, int number) {
 Result<bool> LocalRunner::fence(const std::string& handle) {
   const auto number = number_of(handle);
   if (!number) return tl::unexpected(number.error());
+  if (const Status ok = same_machine(options_.directory, *number); !ok) return tl::unexpected(ok.error());
   const AttemptFiles files(options_.directory, *number);
   const auto spec = read_spec(files);
   if (!spec) return tl::unexpected(spec.error());
@@ -200,7 +205,7 @@ Result<bool> LocalRunner::fence(const std::string& handle) {
 Result<std::vector<NodeState>> LocalRunner::nodes() {
   std::vector<NodeState> all;
   for (const std::string& n : options_.nodes) all.push_back({n, true, ""});
-  if (all.empty()) all.push_back({host_name(), true, ""});
+  if (all.empty()) all.push_back({machine_name(), true, ""});
   return all;
 }
 

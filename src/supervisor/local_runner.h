@@ -37,6 +37,9 @@ class LocalRunner final : public JobRunner {
   std::map<std::int64_t, Child> keepers_;  // children of this process, to be reaped
 };
 
+// Errors: the attempt was started on another machine (its directory is shared): it cannot be watched from here.
+Status same_machine(const std::string& directory, std::int64_t attempt);
+
 // Processes of this user that have `name`=`value` in the environment they were started with.
 std::vector<pid_t> processes_with(const std::string& name, const std::string& value);
 

@@ -14,6 +14,8 @@ constexpr std::size_t kRecent = 64;
 constexpr std::size_t kEarly = 32;   // steps that say what is usual for an attempt
 constexpr std::int64_t kLooks = 60;  // before a rank is called slow
 constexpr double kPauseFactor = 2;   // of the longest pause it came out of
+constexpr double kStart_s = 1800;    // to the first step, where nothing else is said
+constexpr double kStartFactor = 3;   // of the longest start seen
 constexpr double kSaveFactor = 3;    // of the longest save seen
 
 double seconds(Ns d) { return static_cast<double>(d) * 1e-9; }
@@ -32,6 +34,8 @@ void Watch::begin_attempt(Ns now, std::int64_t skip_from, std::int64_t skip_to) 
   fresh.step_s_ = std::move(step_s_);
   fresh.longest_pause_s_ = longest_pause_s_;
   fresh.longest_save_s_ = longest_save_s_;
+  fresh.longest_start_s_ = longest_start_s_;
+  fresh.steps_known_ = steps_known_;
   fresh.began_ = fresh.last_move_ = now;
   fresh.skip_from_ = skip_from;
   fresh.skip_to_ = skip_to;
@@ -39,7 +43,9 @@ void Watch::begin_attempt(Ns now, std::int64_t skip_from, std::int64_t skip_to) 
 }
 
 void Watch::moved(Ns now) {
-  if (steps_seen_ > 0) {
+  if (steps_seen_ == 0) {
+    longest_start_s_ = std::max(longest_start_s_, seconds(now - began_));
+  } else {
     const double pause = seconds(now - last_move_);
     if (saving_since_ != 0) {
       longest_save_s_ = std::max(longest_save_s_, pause);
@@ -63,6 +69,7 @@ void Watch::step(Ns now, const StepSample& s) {
       each = seconds(now - last_step_at_) / static_cast<double>(std::max<std::int64_t>(many, 1));
     last_step_at_ = now;
     steps_seen_ = std::max(steps_seen_, ++log_steps_);
+    steps_known_ = true;
     last_log_step_ = std::max(last_log_step_, s.step);
     if (first_step_ < 0) first_step_ = s.step;
     last_step_ = std::max(last_step_, s.step);
@@ -122,6 +129,7 @@ void Watch::beats(Ns now, const std::vector<Beat>& all) {
     furthest = std::max(furthest, b.step);
     beats_[b.rank] = b;
   }
+  steps_known_ = steps_known_ || !all.empty();
   if (any_moved) moved(now);
   if (any_moved && furthest > last_step_) {
     steps_seen_ = std::max(steps_seen_, ++beat_steps_);
@@ -129,7 +137,7 @@ void Watch::beats(Ns now, const std::vector<Beat>& all) {
     if (log_steps_ == 0 && last_step_ >= 0 && last_step_at_ != 0 && now > last_step_at_)
       took(seconds(now - last_step_at_) / static_cast<double>(furthest - last_step_));
     if (log_steps_ == 0) last_step_at_ = now;
-    if (first_step_ < 0) first_step_ = furthest;
+    if (first_step_ < 0) first_step_ = furthest + 1;  // that it is at
     last_step_ = furthest;
   }
   if (alive) last_output_ = now;
@@ -177,9 +185,11 @@ std::string Watch::node_of(std::int32_t rank) const {
 }
 
 double Watch::limit_s() const {
-  if (steps_seen_ == 0) return std::max(p_.start_grace_s, p_.hang_floor_s);
+  const double start = p_.start_grace_s >= 0 ? p_.start_grace_s : std::max(kStart_s, kStartFactor * longest_start_s_);
+  if (steps_seen_ == 0) return std::max(start, p_.hang_floor_s);
   double limit = std::max({p_.hang_floor_s, p_.hang_factor * usual_step_s(), kPauseFactor * longest_pause_s_});
-  if (steps_seen_ < p_.first_steps) limit *= p_.first_factor;
+  // One that logs every hundredth step: what is usual is not known yet.
+  if (steps_seen_ < p_.first_steps) limit = std::max({limit * p_.first_factor, start, kStartFactor * longest_start_s_});
   if (saving_since_ != 0) limit = std::max({limit, p_.save_grace_s, kSaveFactor * longest_save_s_});
   return limit;
 }
@@ -206,6 +216,14 @@ std::optional<GuardEvent> Watch::hang(Ns now) const {
   const bool talks = last_output_ != 0 && seconds(now - last_output_) < limit;
   if (talks && silent < p_.chatter_factor * limit) return std::nullopt;
   e.limit = talks ? p_.chatter_factor * limit : limit;
+  if (!steps_known_ && p_.start_grace_s < 0) {
+    e.first = true;
+    e.text = fmt::format(
+        "no step was seen in its logs for {:.0f} s, and there are no heartbeats (--heartbeat): it is "
+        "left alone",
+        silent);
+    return e;
+  }
   e.text = fmt::format("no rank moved for {:.1f} s (limit {:.1f} s: {}; usual step {:.3f} s)", silent, e.limit,
                        steps_seen_ == 0     ? "no step yet"
                        : saving_since_ != 0 ? "it saves"

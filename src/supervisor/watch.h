@@ -14,9 +14,11 @@
 namespace orrery {
 
 struct WatchPolicy {
-  double start_grace_s = 1800;  // from the start of an attempt to its first step
-  double hang_floor_s = 300;    // no progress for less is never a hang
-  double hang_factor = 10;      // ... nor for less than so many usual steps, nor twice the longest pause it came out of
+  // From the start of an attempt to its first step. Below 0: it was not said. Then half an hour, or three times the
+  // longest start seen; and a job of which no step was ever seen is only reported.
+  double start_grace_s = -1;
+  double hang_floor_s = 300;  // no progress for less is never a hang
+  double hang_factor = 10;    // ... nor for less than so many usual steps, nor twice the longest pause it came out of
   std::int64_t first_steps = 5;  // steps of an attempt that may take longer:
   double first_factor = 4;       // by so much
   double save_grace_s = 900;     // while it saves
@@ -102,7 +104,8 @@ class Watch {
   // Of the job
   std::deque<double> step_s_;              // recent, by the clock of whoever watches, or as logged
   std::deque<double> early_s_, recent_s_;  // of this attempt, as logged
-  double longest_pause_s_ = 0, longest_save_s_ = 0;
+  double longest_pause_s_ = 0, longest_save_s_ = 0, longest_start_s_ = 0;
+  bool steps_known_ = false;  // some attempt told steps or had heartbeats
 };
 
 }  // namespace orrery
