@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <set>
 #include <thread>
 
 #include "evals_fixture.h"
@@ -100,6 +101,25 @@ TEST_F(CliEvalsSlurm, KilledAndStartedAgainWhileJobsRun) {
   std::vector<std::string> completed = e_.lines("completed");
   std::sort(completed.begin(), completed.end());
   EXPECT_EQ(std::adjacent_find(completed.begin(), completed.end()), completed.end());
+  for (const auto& node : fs::directory_iterator(e_.dir / "memory")) ADD_FAILURE() << "left behind: " << node.path();
+}
+
+TEST_F(CliEvalsSlurm, StepsOfAnAllocation) {
+  e_.cluster =
+      "runs = \"steps\"\nnodes = 2\ngpus_per_node = 2\ncpu_jobs_per_node = 2\n"
+      "slurm_options = [\"--gres=none\", \"--cpus-per-task=2\"]\nslurm_cpu_options = [\"--cpus-per-task=1\"]\n";
+  e_.plain(5, 40);
+  write_text(e_.dir / "fail-d3", "worker died\n");  // three times; d3 alone
+  const auto o = run_captured({"salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=8",
+                               ORRERY_BINARY, "evals", "run", e_.config(), "--json"},
+                              {.timeout_s = 200});
+  ASSERT_TRUE(o) << o.error().line();
+  EXPECT_EQ(o->exit.status, 1) << o->errors;
+  Json d = Json::parse(o->output);
+  EXPECT_EQ(d["scored"], 4);
+  std::set<std::string> nodes;
+  for (const Json& t : d["trials"]) nodes.insert(t["node"].get<std::string>());
+  EXPECT_EQ(nodes.size(), 2u) << d["trials"].dump(1);
   for (const auto& node : fs::directory_iterator(e_.dir / "memory")) ADD_FAILURE() << "left behind: " << node.path();
 }
 

@@ -92,8 +92,10 @@ Result<int> run_for_real(const EvalConfig& config, const Args& args, const RunOp
     progress.update(static_cast<std::uint64_t>(p.scored + p.failed), static_cast<std::uint64_t>(p.datasets));
   };
   hooks.watch = args.has("--watch");
-  const std::unique_ptr<JobRunner> runner =
-      config.cluster.slurm ? slurm_runner(config, own_program()) : local_runner(config, own_program());
+  const RunsOn runs = config.cluster.runs;
+  const std::unique_ptr<JobRunner> runner = runs == RunsOn::slurm   ? slurm_runner(config, own_program())
+                                            : runs == RunsOn::steps ? step_runner(config, own_program())
+                                                                    : local_runner(config, own_program());
   auto outcome = coordinate(config, *runner, hooks);
   progress.finish();
   if (!outcome) return tl::unexpected(outcome.error());

@@ -166,7 +166,7 @@ std::optional<JobOwner> read_owner(const std::string& directory) {
     return o;
   }
   o.process.pid = static_cast<pid_t>(std::strtol(word.c_str(), nullptr, 10));
-  in >> o.process.started >> o.host >> o.job;
+  in >> o.process.started >> o.host >> o.job >> o.step;
   return o;
 }
 
@@ -205,8 +205,9 @@ int run_job(const std::string& directory) {
   const Child self{::getpid(), start_time_of(::getpid())};
   const char* const node = std::getenv("SLURMD_NODENAME");
   const char* const job = std::getenv("SLURM_JOB_ID");
-  const std::string who =
-      fmt::format("{} {} {}\n", identity(self), node != nullptr ? node : host, job != nullptr ? job : "0");
+  const char* const step = std::getenv("SLURM_STEP_ID");
+  const std::string who = fmt::format("{} {} {} {}\n", identity(self), node != nullptr ? node : host,
+                                      job != nullptr ? job : "0", step != nullptr ? step : "");
   if (!make_once(directory + "/owner", who)) return 2;  // revoked, or somebody's
   JobResult r;
   r.began = unix_now();

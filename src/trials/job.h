@@ -50,6 +50,7 @@ struct JobOwner {
   Child process;
   std::string host;
   std::int64_t job = 0;  // Slurm's; 0 = none
+  std::string step;      // of it
 };
 std::optional<JobOwner> read_owner(const std::string& directory);
 // Makes sure that nobody begins this job any more. False: somebody has begun it.

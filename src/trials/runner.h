@@ -44,4 +44,7 @@ std::unique_ptr<JobRunner> local_runner(const EvalConfig& config, const std::str
 // Slurm's arrays. `program` and the state must be seen by all nodes.
 std::unique_ptr<JobRunner> slurm_runner(const EvalConfig& config, const std::string& program);
 
+// Steps of the Slurm allocation in which this process runs.
+std::unique_ptr<JobRunner> step_runner(const EvalConfig& config, const std::string& program);
+
 }  // namespace orrery
