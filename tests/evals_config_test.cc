@@ -91,7 +91,7 @@ prior_error = 0.1
 )",
                                    "c.toml");
   ASSERT_TRUE(c) << c.error().line();
-  EXPECT_TRUE(c->cluster.slurm);
+  EXPECT_EQ(c->cluster.runs, RunsOn::slurm);
   EXPECT_FALSE(c->cluster.storage_when_full);
   EXPECT_EQ(c->models[0].complete, CompleteRule::marker);
   EXPECT_EQ(c->simulate.nodes, (std::vector<std::int64_t>{1, 2}));
@@ -109,7 +109,8 @@ TEST(EvalsConfig, RefusedInOneLine) {
   EXPECT_EQ(refused(least + "[cluster]\nnodes = 0\n"),
             "c.toml:8: [cluster] nodes = 0 is not possible (from 1 to 10000)");
   EXPECT_EQ(refused(least + "[cluster]\nnodes = \"x\"\n"), "c.toml:8: [cluster] nodes is not a whole number");
-  EXPECT_EQ(refused(least + "[cluster]\nruns = \"k8s\"\n"), "c.toml:7: runs = k8s is not known (local or slurm)");
+  EXPECT_EQ(refused(least + "[cluster]\nruns = \"k8s\"\n"),
+            "c.toml:7: runs = k8s is not known (local, slurm or steps)");
   EXPECT_EQ(refused(least + "[trial]\nstart_s = nan\n"),
             "c.toml:8: [trial] start_s = nan is not possible (from 0 to 86400)");
   EXPECT_EQ(refused(least + "[[dataset]]\nname = \"d\"\n"), "c.toml:7: a second dataset of the name d");

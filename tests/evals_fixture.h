@@ -24,14 +24,14 @@ struct Evaluation {
     fs::create_directories(dir / "checkpoints/step-1");
     fs::create_directories(dir / "memory");
     write_text(dir / "checkpoints/step-1/weights", std::string(100'000, 'w'));
-    // Fails for a dataset when a file fail-DATASET is there, which may say how; hangs when hang-DATASET is.
+    // Fails for a dataset when a file fail-DATASET is there, which may say how; hangs while hang-DATASET is.
     write_text(dir / "infer.sh", R"(model=$1; shift
 test -f "$model/weights" || { echo "no weights in $model"; exit 3; }
 echo "$model" >> models
 for output in "$@"; do
   name=$(basename "$output" .out); dataset=${name%%-*}
   if test -f "fail-$dataset"; then cat "fail-$dataset"; exit 1; fi
-  if test -f "hang-$dataset"; then sleep 1000; fi
+  while test -f "hang-$dataset"; do sleep 0.1; done
   sleep 0.1
   echo "$name" > "$output.tmp" && mv "$output.tmp" "$output" && echo "$name" >> completed
 done
@@ -40,7 +40,7 @@ done
 for output in "$@"; do
   name=$(cat "$output"); dataset=${name%%-*}; items=$((items + ${name##*-}))
   if test -f "metric-fail-$dataset"; then cat "metric-fail-$dataset"; exit 1; fi
-  if test -f "metric-hang-$dataset"; then sleep 1000; fi
+  while test -f "metric-hang-$dataset"; do sleep 0.1; done
 done
 sleep 0.05
 echo "$dataset $items" >> scored

@@ -92,8 +92,10 @@ Result<int> run_for_real(const EvalConfig& config, const Args& args, const RunOp
     progress.update(static_cast<std::uint64_t>(p.scored + p.failed), static_cast<std::uint64_t>(p.datasets));
   };
   hooks.watch = args.has("--watch");
-  if (config.cluster.slurm) return fail("not yet", "[cluster] runs");
-  const std::unique_ptr<JobRunner> runner = local_runner(config, own_program());
+  const RunsOn runs = config.cluster.runs;
+  const std::unique_ptr<JobRunner> runner = runs == RunsOn::slurm   ? slurm_runner(config, own_program())
+                                            : runs == RunsOn::steps ? step_runner(config, own_program())
+                                                                    : local_runner(config, own_program());
   auto outcome = coordinate(config, *runner, hooks);
   progress.finish();
   if (!outcome) return tl::unexpected(outcome.error());
@@ -107,7 +109,12 @@ Result<int> run_evals(const Args& args) {
   const auto options = understand(*find_command("evals"), args);
   if (!options) return tl::unexpected(options.error());
   const std::string& what = args.positional[0];
-  if (what == "job") return run_job(args.positional[1]);
+  // What runs on nodes: docs/formats/evals.md.
+  if (what == "job") return run_job(job_of_array(args.positional[1]));
+  if (what == "sweep") {
+    sweep_copies({args.positional[1], 0, 0}, 0);
+    return kDone;
+  }
   if (what != "plan" && what != "run" && what != "simulate")
     return fail("not known: " + what, "evals", "plan, run or simulate");
   auto config = read_eval_config(args.positional[1]);

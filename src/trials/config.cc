@@ -64,11 +64,12 @@ struct Reader {
         .texts("slurm_options", c.slurm_options)
         .texts("slurm_cpu_options", c.slurm_cpu_options);
     if (auto ok = f.finish(); !ok) return ok;
-    if (runs != "local" && runs != "slurm") return fail_at(t, "runs = " + runs + " is not known", "local or slurm");
+    if (runs != "local" && runs != "slurm" && runs != "steps")
+      return fail_at(t, "runs = " + runs + " is not known", "local, slurm or steps");
     if (full != "storage" && full != "stop")
       return fail_at(t, "when_full = " + full + " is not known", "storage or stop");
     if (c.shared_memory.empty()) return fail_at(t, "shared_memory names no directory");
-    c.slurm = runs == "slurm";
+    c.runs = runs == "local" ? RunsOn::local : runs == "slurm" ? RunsOn::slurm : RunsOn::steps;
     c.storage_when_full = full == "storage";
     if (c.nodes * c.gpus_per_node > 100'000) return fail_at(t, "more than 100,000 GPUs");
     return {};

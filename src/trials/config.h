@@ -60,8 +60,10 @@ struct DrawnDatasets {
   bool split = true, metric_by_item = false;
 };
 
+enum class RunsOn : std::uint8_t { local, slurm, steps };  // this machine; arrays of jobs; steps of an allocation
+
 struct EvalCluster {
-  bool slurm = false;
+  RunsOn runs = RunsOn::local;
   std::int64_t nodes = 1, gpus_per_node = 1, cpu_jobs_per_node = 4;
   double link_gbit_per_s = 25;             // of a node to storage
   std::string shared_memory = "/dev/shm";  // where a node keeps a model

@@ -282,7 +282,6 @@ void Coordinator::let_copies_go() {
 }
 
 Result<bool> Coordinator::round() {
-  runner_.look();
   for (auto step : {&Coordinator::scan, &Coordinator::watch_trials, &Coordinator::watch_metrics,
                     &Coordinator::want_metrics, &Coordinator::begin_metrics, &Coordinator::dispatch})
     if (auto ok = (this->*step)(); !ok) return tl::unexpected(ok.error());
@@ -385,7 +384,10 @@ Result<EvalOutcome> coordinate(const EvalConfig& config, JobRunner& runner, cons
   EvalOutcome outcome = coordinator.outcome();
   outcome.stopped = stopped;
   coordinator.let_copies_go();
-  runner.end();
+  std::set<std::string> nodes;
+  for (const StoredTrial& t : outcome.trials)
+    if (!t.node.empty()) nodes.insert(t.node);
+  runner.end({nodes.begin(), nodes.end()});
   return outcome;
 }
 

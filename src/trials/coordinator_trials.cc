@@ -279,7 +279,6 @@ Status Coordinator::watch_trials() {
     StoredTrial& t = trials_[i];
     if (t.state != "started") continue;
     const std::string directory = trial_directory(t.id);
-    if (t.node.empty()) t.node = runner_.node_of(directory);
     auto result = read_result(directory);
     if (!result && runner_.gone(directory, t.handle)) {
       result = read_result(directory);  // it may have come just before
@@ -341,6 +340,7 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
   std::vector<StoredPiece*> changed;
   if (auto ok = look_for_outputs(t, result ? std::optional(*result) : std::nullopt, changed); !ok) return ok;
   t.ended = result ? result->ended : unix_seconds();
+  if (!runner_.local()) t.node = runner_.node_of(trial_directory(t.id));
   if (result) {
     t.loaded = result->started;
     t.load_s = result->load_s;

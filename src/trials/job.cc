@@ -166,7 +166,7 @@ std::optional<JobOwner> read_owner(const std::string& directory) {
     return o;
   }
   o.process.pid = static_cast<pid_t>(std::strtol(word.c_str(), nullptr, 10));
-  in >> o.process.started >> o.host;
+  in >> o.process.started >> o.host >> o.job >> o.step;
   return o;
 }
 
@@ -183,6 +183,17 @@ std::optional<Child> read_child(const std::string& directory) {
   return c;
 }
 
+std::string job_of_array(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return path;
+  const char* const index = std::getenv("SLURM_ARRAY_TASK_ID");
+  std::ifstream in(path);
+  std::string line;
+  for (long i = index == nullptr ? 0 : std::strtol(index, nullptr, 10); i >= 0; --i)
+    if (!std::getline(in, line)) return path;
+  return line;
+}
+
 int run_job(const std::string& directory) {
   const auto spec = read_job(directory);
   if (!spec) return 2;
@@ -192,7 +203,12 @@ int run_job(const std::string& directory) {
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
   const Child self{::getpid(), start_time_of(::getpid())};
-  if (!make_once(directory + "/owner", identity(self) + " " + host + "\n")) return 2;  // revoked, or somebody's
+  const char* const node = std::getenv("SLURMD_NODENAME");
+  const char* const job = std::getenv("SLURM_JOB_ID");
+  const char* const step = std::getenv("SLURM_STEP_ID");
+  const std::string who = fmt::format("{} {} {} {}\n", identity(self), node != nullptr ? node : host,
+                                      job != nullptr ? job : "0", step != nullptr ? step : "");
+  if (!make_once(directory + "/owner", who)) return 2;  // revoked, or somebody's
   JobResult r;
   r.began = unix_now();
   NodeCopy copy;

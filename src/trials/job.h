@@ -49,11 +49,16 @@ struct JobOwner {
   bool revoked = false;
   Child process;
   std::string host;
+  std::int64_t job = 0;  // Slurm's; 0 = none
+  std::string step;      // of it
 };
 std::optional<JobOwner> read_owner(const std::string& directory);
 // Makes sure that nobody begins this job any more. False: somebody has begun it.
 bool revoke_job(const std::string& directory);
 std::optional<Child> read_child(const std::string& directory);
+
+// `path` itself, or the line of that file that this element of a Slurm array is.
+std::string job_of_array(const std::string& path);
 
 // The job's own process: claims it, loads, runs the command, writes the result. Exit status 0 when a result was
 // written, else 2.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <vector>
@@ -30,7 +31,10 @@ std::string reason() { return std::strerror(errno); }
 
 // The user's own directory: in a place where everybody may write, it must be nobody else's.
 Result<std::string> own_directory(const CopyTerms& terms) {
-  const std::string path = fmt::format("{}/orrery-evals-{}", terms.directory, ::getuid());
+  // Several nodes of a small Slurm may share a machine.
+  const char* const node = std::getenv("SLURMD_NODENAME");
+  const std::string path = fmt::format("{}/orrery-evals-{}{}{}", terms.directory, ::getuid(),
+                                       node != nullptr ? "-" : "", node != nullptr ? node : "");
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return fail("cannot be made: " + reason(), path, "[cluster] shared_memory names a directory in memory");
   struct stat s {};

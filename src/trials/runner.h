@@ -31,15 +31,20 @@ class JobRunner {
   virtual bool local() const = 0;                                   // copies are in this machine's memory
   // Handles that `gone` and `stop` take, also in another process. Errors: none of them was started.
   virtual Result<std::vector<std::string>> start(const std::vector<JobStart>& jobs) = 0;
-  virtual void look() {}  // before a round of questions
   // No process of the job is there and none will come.
   virtual bool gone(const std::string& directory, const std::string& handle) = 0;
   virtual void stop(const std::string& directory, const std::string& handle) = 0;
-  virtual std::string node_of(const std::string& directory) const = 0;  // where it runs or ran; "" = not known
-  virtual void end() {}                                                 // everything is done: clean up
+  virtual std::string node_of(const std::string& directory) const = 0;      // where it runs or ran; "" = not known
+  virtual void end(const std::vector<std::string>& nodes) { (void)nodes; }  // all is done: clean up those that worked
 };
 
 // `program` is this tool. Nodes beyond the first are made up: each has places and copies of its own.
 std::unique_ptr<JobRunner> local_runner(const EvalConfig& config, const std::string& program);
+
+// Slurm's arrays. `program` and the state must be seen by all nodes.
+std::unique_ptr<JobRunner> slurm_runner(const EvalConfig& config, const std::string& program);
+
+// Steps of the Slurm allocation in which this process runs.
+std::unique_ptr<JobRunner> step_runner(const EvalConfig& config, const std::string& program);
 
 }  // namespace orrery

@@ -1,0 +1,186 @@
+// Jobs as elements of Slurm's job arrays: one array a round of starts. Slurm decides where they run; what a job says of
+// itself lies in its directory, which all nodes must see.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "base/output.h"
+#include "base/text_match.h"
+#include "slurm/slurm.h"
+#include "trials/job.h"
+#include "trials/runner.h"
+
+namespace orrery {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMostElements = 500;  // of an array; Slurm's own limit is 1,001 unless it was changed
+constexpr double kLookEvery = 1;            // seconds between two questions about the same array
+constexpr double kGrace = 5;                // a result may reach this machine after Slurm's word that the job is over
+
+class SlurmRunner : public JobRunner {
+ public:
+  SlurmRunner(const EvalConfig& config, std::string program) : cluster_(config.cluster), program_(std::move(program)) {}
+
+  std::vector<JobPlace> places() const override {
+    std::vector<JobPlace> all;
+    for (std::int64_t g = 0; g < cluster_.nodes * cluster_.gpus_per_node; ++g) all.push_back({"", g});
+    return all;
+  }
+  CopyTerms copy_terms(const std::string&) const override {
+    return {cluster_.shared_memory, cluster_.shared_memory_gb * 1e9, cluster_.load_bytes_per_s};
+  }
+  bool local() const override { return false; }
+
+  Result<std::vector<std::string>> start(const std::vector<JobStart>& jobs) override {
+    std::vector<std::string> handles(jobs.size());
+    std::map<std::pair<bool, std::string>, std::vector<std::size_t>> alike;  // on GPUs; nodes to avoid
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      std::set<std::string> avoid(jobs[i].avoid.begin(), jobs[i].avoid.end());
+      if (static_cast<std::int64_t>(avoid.size()) >= cluster_.nodes) avoid.clear();  // there is no elsewhere
+      std::string list;
+      for (const std::string& n : avoid) list += (list.empty() ? "" : ",") + n;
+      alike[{jobs[i].place.gpu >= 0, list}].push_back(i);
+    }
+    for (const auto& [how, rows] : alike)
+      for (std::size_t from = 0; from < rows.size(); from += kMostElements) {
+        const std::size_t n = std::min(kMostElements, rows.size() - from);
+        const auto token = submit(jobs, &rows[from], n, how.first, how.second);
+        if (!token) return tl::unexpected(token.error());
+        for (std::size_t k = 0; k < n; ++k) handles[rows[from + k]] = *token;
+      }
+    return handles;
+  }
+
+  bool gone(const std::string& directory, const std::string& handle) override {
+    const auto owner = read_owner(directory);
+    if (owner && owner->revoked) return true;
+    const std::vector<slurm::Job>* rows = rows_of(handle);
+    if (rows == nullptr) return false;  // nobody answers: nothing is known
+    const auto over = [](const slurm::Job& j) { return slurm::is_over(j.state) || j.state == slurm::State::unknown; };
+    const bool ended = std::all_of(rows->begin(), rows->end(), [&](const slurm::Job& j) {
+      return over(j) || (owner && owner->job != 0 && static_cast<std::int64_t>(j.id) != owner->job);
+    });
+    auto& since = over_since_[directory];
+    if (!ended) {
+      since = {};
+      return false;
+    }
+    if (since == Clock::time_point{}) since = Clock::now();
+    if (std::chrono::duration<double>(Clock::now() - since).count() < kGrace) return false;
+    return owner || revoke_job(directory);
+  }
+
+  void stop(const std::string& directory, const std::string& handle) override {
+    const bool nobody = revoke_job(directory);
+    const auto owner = read_owner(directory);
+    if (!nobody && owner && owner->job != 0) {
+      (void)slurm::cancel(slurm::JobId{owner->job}, terms());
+      for (int i = 0; i < 100 && !read_result(directory); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      return;
+    }
+    if (const std::vector<slurm::Job>* rows = rows_of(handle))
+      for (const slurm::Job& j : *rows)
+        if (j.state == slurm::State::pending) (void)slurm::cancel(j.id, terms());
+  }
+
+  std::string node_of(const std::string& directory) const override {
+    const auto owner = read_owner(directory);
+    return owner ? owner->host : std::string();
+  }
+
+  // On every node that worked: nobody uses the copies any more.
+  void end(const std::vector<std::string>& nodes) override {
+    std::vector<std::string> tokens;
+    for (const std::string& name : nodes) {
+      const auto node = slurm::nodes({name}, terms());
+      if (!node || node->empty() || !node->front().usable() || state_.empty()) continue;
+      slurm::Batch batch;
+      batch.token =
+          fmt::format("{}-sweep-{}-{}", prefix(), name, std::chrono::system_clock::now().time_since_epoch().count());
+      batch.options = {"--ntasks=1", "--nodelist=" + name, "--no-requeue"};
+      add(cluster_.slurm_cpu_options, batch.options);
+      batch.argv = {program_, "evals", "sweep", cluster_.shared_memory};
+      batch.script = state_ + "/" + batch.token + ".sh";
+      if (slurm::submit(batch, terms())) tokens.push_back(batch.token);
+    }
+    const auto until = Clock::now() + std::chrono::seconds(30);
+    for (const std::string& token : tokens)
+      while (Clock::now() < until) {
+        const auto rows = slurm::jobs_named(token, terms());
+        if (rows && std::all_of(rows->begin(), rows->end(), [](const auto& j) { return slurm::is_over(j.state); }))
+          break;
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      }
+  }
+
+ private:
+  static slurm::Terms terms() { return {.timeout_s = 30, .patience_s = 120}; }
+  static void add(const std::vector<std::string>& more, std::vector<std::string>& to) {
+    to.insert(to.end(), more.begin(), more.end());
+  }
+  std::string prefix() const {  // of this state alone
+    std::uint64_t h = 0xcbf29ce484222325;
+    for (const char c : state_) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    return fmt::format("orrery-evals-{:016x}", h);
+  }
+
+  Result<std::string> submit(const std::vector<JobStart>& jobs, const std::size_t* rows, std::size_t n, bool on_gpu,
+                             const std::string& avoid) {
+    const fs::path first = jobs[rows[0]].directory;
+    state_ = first.parent_path().string();
+    std::string list;
+    for (std::size_t k = 0; k < n; ++k) list += jobs[rows[k]].directory + "\n";
+    slurm::Batch batch;
+    batch.token = prefix() + "-" + first.filename().string();
+    const std::string list_path = state_ + "/" + batch.token + ".list";
+    if (auto ok = write_file(list_path, list); !ok) return tl::unexpected(ok.error());
+    const std::vector<std::string>& own = on_gpu ? cluster_.slurm_options : cluster_.slurm_cpu_options;
+    // Lost nodes are this coordinator's business: Slurm would begin the same job again.
+    batch.options = {"--ntasks=1", "--no-requeue", fmt::format("--array=0-{}", n - 1)};
+    const bool says_gpus = std::any_of(own.begin(), own.end(), [](const std::string& o) {
+      return has_any(o, {"--gres", "--gpus"});
+    });
+    if (on_gpu && !says_gpus) batch.options.emplace_back("--gres=gpu:1");
+    if (!avoid.empty()) batch.options.push_back("--exclude=" + avoid);
+    add(own, batch.options);
+    batch.argv = {program_, "evals", "job", list_path};
+    batch.script = state_ + "/" + batch.token + ".sh";
+    batch.output = state_ + "/slurm-%A_%a.log";
+    const auto id = slurm::submit(batch, terms());
+    if (!id) return tl::unexpected(id.error());
+    return batch.token;
+  }
+
+  const std::vector<slurm::Job>* rows_of(const std::string& token) {
+    auto& [rows, at] = rows_[token];
+    if (at != Clock::time_point{} && std::chrono::duration<double>(Clock::now() - at).count() < kLookEvery)
+      return &rows;
+    auto now = slurm::jobs_named(token, terms());
+    if (!now) return nullptr;
+    rows = std::move(*now);
+    at = Clock::now();
+    return &rows;
+  }
+
+  EvalCluster cluster_;
+  std::string program_, state_;  // state_: directory of the jobs
+  std::map<std::string, std::pair<std::vector<slurm::Job>, Clock::time_point>> rows_;
+  std::map<std::string, Clock::time_point> over_since_;
+};
+
+}  // namespace
+
+std::unique_ptr<JobRunner> slurm_runner(const EvalConfig& config, const std::string& program) {
+  return std::make_unique<SlurmRunner>(config, program);
+}
+
+}  // namespace orrery
