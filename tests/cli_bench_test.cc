@@ -69,7 +69,7 @@ TEST(CliBench, PlanRunReport) {
     EXPECT_EQ(r["state"], "done") << r;
     EXPECT_EQ(r["steps"], 3);
     EXPECT_GT(r["step_ms"]["median"], 0);
-    EXPECT_GT(r["host_memory_gib"], 0);
+    EXPECT_TRUE(r["host_memory_gib"].is_null() || r["host_memory_gib"] > 0);  // it may be over before it is looked at
     const double tokens = r["batch"].get<double>() * 8 * r["gpus"].get<double>();
     EXPECT_NEAR(r["tokens_per_s"].get<double>() * r["step_ms"]["mean"].get<double>() / 1e3, tokens, 1e-2 * tokens);
   }
@@ -291,6 +291,25 @@ TEST(CliBench, OneRunnerAtATimeAndATermEndsItCleanly) {
   for (const Json& r : d["runs"]) EXPECT_EQ(r["state"], "planned");  // interrupted: still to do
 }
 
+// A trace that a command leaves is taken apart: shares of stages and modules.
+TEST(CliBench, TracesBecomeShares) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config, matrix("trace_steps = 1", "framework = \"mine\"\nseq_length = 8\n") +
+                         "[commands.mine]\nstep_ms = 'took ([0-9.]+)'\nargv = [\"sh\", \"-c\", \"cp " ORRERY_SOURCE_DIR
+                         "/samples/gpt-tp2-pp2-dp2/rank-0.json.gz {trace_directory}; for i in 1 2 3 4; do echo took "
+                         "$i; done\"]\n");
+  EXPECT_EQ(orrery("bench run '" + config + "' --quiet").status, 0);
+  const Json d = document(orrery("bench report '" + config + "' --json"));
+  const Json trace = document(orrery("dissect samples/gpt-tp2-pp2-dp2/rank-0.json.gz --json"));
+  ASSERT_EQ(d["phases"].size(), trace["phases"].size());
+  for (std::size_t i = 0; i < d["phases"].size(); ++i) {
+    EXPECT_EQ(d["phases"][i]["name"], trace["phases"][i]["name"]);
+    EXPECT_EQ(d["phases"][i]["pct"], trace["phases"][i]["pct"]);
+  }
+  EXPECT_EQ(d["modules"].size(), trace["modules"].size());
+}
+
 // A Python that has PyTorch; "" = none here.
 std::string python_with_torch() {
   for (const char* python : {"python3", "/usr/bin/python3"})
@@ -330,6 +349,12 @@ TEST(CliBench, PyTorchWorkersTrainFineTuneAndGenerate) {
   }
   EXPECT_GT(runs.at("inference/tiny/none/b1/s8+4/g1/fp32/pytorch")["prefill_ms"], 0);
   const Json d = document(orrery("bench report '" + config + "' --json"));
+  const Json worker = Json::parse(d["environments"][0]["json"].get<std::string>())["worker"];
+  EXPECT_TRUE(worker.contains("torch"));
+  if (!d.contains("phases")) {  // Debian's PyTorch 1.13 has no Kineto: its traces are empty
+    EXPECT_NE(orrery("bench report '" + config + "'").out.find("unread-trace"), std::string::npos);
+    return;
+  }
   // What the profiler recorded was taken apart: forward, backward and optimizer of the run with all three.
   std::map<std::string, double> phases;
   std::set<std::string> modules;
@@ -338,8 +363,6 @@ TEST(CliBench, PyTorchWorkersTrainFineTuneAndGenerate) {
   for (const char* phase : {"forward", "backward", "optimizer"}) EXPECT_GT(phases[phase], 1) << phase;
   for (const Json& m : d["modules"]) modules.insert(m["name"].get<std::string>());
   for (const char* module : {"qkv", "mlp up", "mlp down", "lm head"}) EXPECT_EQ(modules.count(module), 1u) << module;
-  const Json worker = Json::parse(d["environments"][0]["json"].get<std::string>())["worker"];
-  EXPECT_TRUE(worker.contains("torch"));
 }
 
 TEST(CliBench, TheStudysMatrixIsPlanned) {

@@ -19,6 +19,11 @@ std::optional<double> error_of(double estimated, double measured) {
 
 }  // namespace
 
+std::optional<double> BenchEntry::memory_gib() const {
+  if (!row) return std::nullopt;
+  if (row->device_memory_gib || !row->host_memory_gib) return row->device_memory_gib;
+  return *row->host_memory_gib / static_cast<double>(run.gpus);
+}
 std::optional<double> BenchEntry::error_pct() const {
   if (!done() || !estimate.unknown.empty() || row->step_ms.count == 0) return std::nullopt;
   return error_of(estimate.step_ms, row->step_ms.median);
@@ -72,6 +77,7 @@ std::vector<BenchEntry> entries_of(const RunPlan& plan, const std::vector<RunRow
     const auto place = std::find(plan.order.begin(), plan.order.end(), i);
     if (place != plan.order.end()) e.place = place - plan.order.begin() + 1;
     with_result(e);
+    if (!e.row && p.state == PlanState::not_chosen) continue;
     out.push_back(std::move(e));
   }
   std::vector<std::string> left;

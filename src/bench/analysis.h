@@ -21,12 +21,15 @@ struct BenchEntry {
   std::int64_t place = 0;  // in the order, from 1; 0 = it does not run
 
   bool done() const { return row && row->state == RunState::done; }
+  // Of one rank: its device's, else its share of the host's; the peak.
+  std::optional<double> memory_gib() const;
   // Estimated over measured, less one, in per cent; by wall time, and by processor time where that was told.
   std::optional<double> error_pct() const;
   std::optional<double> cpu_error_pct() const;
 };
 
-// Those of the plan in its order of the file, then those of the store that the matrix no longer has.
+// Those of the plan in its order of the file but for what is neither measured nor chosen, then those of the store that
+// the matrix no longer has.
 std::vector<BenchEntry> entries_of(const RunPlan& plan, const std::vector<RunRow>& rows, RunEstimator& estimator);
 
 struct NoiseCheck {

@@ -14,7 +14,7 @@ namespace orrery {
 namespace {
 
 // Of the search for the largest batch: doublings and halvings until one fits and one does not.
-constexpr double kProbes = 8;
+constexpr double kProbes = 8, kProbeSteps = 2;
 constexpr double kTracedStep = 3;  // times a step that is not
 
 double first_startup(BenchFramework f) { return f == BenchFramework::trainer ? 0.5 : 15; }
@@ -46,10 +46,12 @@ Pace pace_of(const std::vector<RunRow>& rows, BenchFramework framework) {
 }
 
 double seconds_of(const BenchConfig& c, const BenchRun& run, const RunEstimate& e, const Pace& pace) {
-  const double times = run.batch == 0 ? 1 + kProbes : 1;
-  if (!e.unknown.empty()) return times * std::min(pace.unknown_s, c.time_limit_s);
+  const double probes = run.batch == 0 ? kProbes : 0;
+  if (!e.unknown.empty()) return (1 + probes) * std::min(pace.unknown_s, c.time_limit_s);
+  const double step_s = e.step_ms * pace.scale / 1e3;
   const double steps = static_cast<double>(c.warmup_steps + c.steps) + kTracedStep * static_cast<double>(c.trace_steps);
-  return times * std::min(c.time_limit_s, pace.startup_s + steps * e.step_ms * pace.scale / 1e3);
+  return std::min(c.time_limit_s, pace.startup_s + steps * step_s) +
+         probes * std::min(c.time_limit_s, pace.startup_s + kProbeSteps * step_s);
 }
 
 RunPlan plan_runs(const BenchConfig& config, RunEstimator& estimator, const std::vector<RunRow>& rows,
@@ -110,6 +112,7 @@ RunPlan plan_runs(const BenchConfig& config, RunEstimator& estimator, const std:
     }
   }
   for (RefusedRun& r : expanded.refused) {
+    if (!terms.only.empty() && r.run.id().find(terms.only) == std::string::npos) continue;
     PlannedRun p;
     p.run = std::move(r.run);
     p.state = PlanState::refused;

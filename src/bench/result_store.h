@@ -70,9 +70,6 @@ struct RunRow {
   double overhead_s = 0;  // the runner's own processor time while it ran
   double after_s = 0;     // reading what it left
   int traced = 0;         // 1: shares are stored; 0: there is no trace; -1: it could not be read
-
-  // Of a GPU where there is one, else of the host.
-  std::optional<double> memory_gib() const { return device_memory_gib ? device_memory_gib : host_memory_gib; }
 };
 
 struct ShareRow {     // where a step's time goes, of its trace

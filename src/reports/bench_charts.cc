@@ -137,7 +137,7 @@ std::vector<Chart> bench_charts(const BenchFacts& facts) {
   by_technique(
       facts, "Throughput", "tokens/s", [](const BenchEntry& e) { return e.row->tokens_per_s; }, out);
   by_technique(
-      facts, "Memory", "GiB", [](const BenchEntry& e) { return e.row->memory_gib(); }, out);
+      facts, "Memory", "GiB", [](const BenchEntry& e) { return e.memory_gib(); }, out);
   measured_beside_estimated(facts, out);
   scaling(facts, out);
   shares(facts, "phase", "Stages", out);

@@ -28,13 +28,6 @@ void add_figures(Document& d, const std::string& title, std::initializer_list<st
   d.sections.push_back(std::move(s));
 }
 
-void note_refused(Document& d, const BenchFacts& facts) {
-  for (const BenchEntry& e : facts.entries)
-    if (e.state == "refused" && !e.row)
-      d.notes.add("refused-mix", Severity::info, 1, e.run.id() + ": " + e.reason,
-                  "rules say which techniques go together (docs/formats/bench.md)");
-}
-
 void add_if_any(Document& d, Section s) {
   if (!s.table.rows.empty()) d.sections.push_back(std::move(s));
 }
@@ -64,9 +57,8 @@ Document bench_plan_document(const BenchConfig& config, const RunPlan& plan, con
                {{.key = "measured"}, count(PlanState::measured)},
                {{.key = "estimated_s", .title = "take s", .digits = 0}, plan.seconds},
                {{.key = "store"}, config.store}});
-  d.sections.push_back(bench_runs(facts, true));
+  add_bench_runs(d, facts, true);
   d.sections.push_back(bench_states(facts));
-  note_refused(d, facts);
   for (const BenchEntry& e : facts.entries) {
     if (e.place > 0 && !e.estimate.unknown.empty())
       d.notes.add("not-estimated", Severity::info, 1, e.run.id() + ": " + e.estimate.unknown,
@@ -94,10 +86,9 @@ Document bench_run_document(const BenchConfig& config, const SweepResult& result
                 known_cell(total > 0, 100 * result.overhead_s / total)},
                {{.key = "reading_s", .title = "reading logs and traces s", .digits = 1}, result.after_s},
                {{.key = "store"}, config.store}});
-  d.sections.push_back(bench_runs(facts, false));
+  add_bench_runs(d, facts, false);
   d.sections.push_back(bench_states(facts));
   d.notes.merge(result.notes);
-  note_refused(d, facts);
   return d;
 }
 
@@ -112,8 +103,8 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
       wall.add(e.error_pct());
       cpu.add(e.cpu_error_pct());
     }
-    if (e.done() && e.estimate.unknown.empty() && e.row->memory_gib() && *e.row->memory_gib() > 0)
-      memory.add(100 * (e.estimate.memory_gib / *e.row->memory_gib() - 1));
+    if (e.done() && e.estimate.unknown.empty() && e.memory_gib() && *e.memory_gib() > 0)
+      memory.add(100 * (e.estimate.memory_gib / *e.memory_gib() - 1));
   }
   for (const RunRow& r : facts.rows) {
     overhead += r.overhead_s;
@@ -133,7 +124,7 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
        {{.key = "overhead_pct", .title = "own overhead %", .digits = 3},
         known_cell(seconds > 0, 100 * overhead / seconds)}});
   if (!facts.compared.empty()) d.sections.push_back(bench_compared(facts));
-  d.sections.push_back(bench_runs(facts, false));
+  add_bench_runs(d, facts, false);
   d.sections.push_back(bench_states(facts));
   add_if_any(d, bench_throughput(facts));
   add_if_any(d, bench_scaling(facts));
@@ -161,7 +152,6 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
       d.notes.add("power-not-readable", Severity::info, 1, e.run.id(),
                   "neither the GPU's driver nor the processor's counters (powercap) could be read");
   }
-  note_refused(d, facts);
   return d;
 }
 

@@ -45,6 +45,8 @@ std::string bench_series(const BenchRun& r) {
   return fmt::format("{} {} {} {} s{} g{}", name_of(r.task), r.model.name, framework(r), r.precision, length, r.gpus);
 }
 
+namespace {
+
 Section bench_runs(const BenchFacts& facts, bool plan) {
   Section s{.key = "runs", .title = plan ? "Runs" : "Runs (ms of a step)", .table = {}};
   s.table.columns = {
@@ -118,7 +120,7 @@ Section bench_runs(const BenchFacts& facts, bool plan) {
                             known_cell(measured, r.step_ms.median),
                             known_cell(measured, r.step_ms.sd),
                             cell(r.tokens_per_s),
-                            cell(r.memory_gib()),
+                            cell(e.memory_gib()),
                             known_cell(estimated && e.estimate.step_ms > 0, e.estimate.step_ms),
                             cell(e.error_pct()),
                             cell(r.cpu_ms),
@@ -159,6 +161,44 @@ Section bench_runs(const BenchFacts& facts, bool plan) {
   return s;
 }
 
+// Refused before anything was measured.
+bool by_a_rule(const BenchEntry& e) { return !e.row && e.state == name_of(PlanState::refused); }
+
+}  // namespace
+
+void add_bench_runs(Document& d, const BenchFacts& facts, bool plan) {
+  Section all = bench_runs(facts, plan);
+  BenchFacts shown;
+  shown.has_platform = facts.has_platform, shown.compare_cpu = facts.compare_cpu, shown.fitted = facts.fitted;
+  std::map<std::string, std::pair<std::int64_t, std::string>> rules;
+  for (const BenchEntry& e : facts.entries) {
+    if (by_a_rule(e)) {
+      auto& [n, first] = rules[e.reason];
+      if (n++ == 0) first = e.run.id();
+    } else {
+      shown.entries.push_back(e);
+    }
+  }
+  if (rules.empty()) {
+    d.sections.push_back(std::move(all));
+    return;
+  }
+  Section people = bench_runs(shown, plan);
+  people.key = "shown_runs";
+  for (auto& row : people.table.rows)
+    for (std::size_t i = row.size(); i-- > 0;)
+      if (people.table.columns[i].json_only) row.erase(row.begin() + static_cast<std::ptrdiff_t>(i));
+  std::erase_if(people.table.columns, [](const Column& c) { return c.json_only; });
+  for (Column& c : people.table.columns) c.text_only = true;
+  all.title.clear();
+  d.sections.push_back(std::move(all));
+  d.sections.push_back(std::move(people));
+  Section refused{.key = "refused", .title = "Refused by rules", .table = {}};
+  refused.table.columns = {{.key = "reason"}, {.key = "runs"}, {.key = "first"}};
+  for (const auto& [reason, r] : rules) refused.table.rows.push_back({reason, r.first, r.second});
+  d.sections.push_back(std::move(refused));
+}
+
 Section bench_states(const BenchFacts& facts) {
   std::map<std::string, std::int64_t> counts;
   for (const BenchEntry& e : facts.entries) ++counts[e.state];
@@ -189,14 +229,14 @@ Section bench_throughput(const BenchFacts& facts) {
     std::optional<double> faster, fuller;
     if (const auto p = plain.find(place(e)); p != plain.end() && tokens) {
       const auto base = measured_tokens(*p->second);
-      const auto memory = e.row->memory_gib(), base_memory = p->second->row->memory_gib();
+      const auto memory = e.memory_gib(), base_memory = p->second->memory_gib();
       if (base && *base > 0) faster = *tokens / *base;
       if (memory && base_memory && *base_memory > 0) fuller = *memory / *base_memory;
     }
     if (!tokens && (!e.row || e.row->state != RunState::out_of_memory)) continue;
     s.table.rows.push_back({bench_series(e.run), letters(e.run), batch_of(e),
                             tokens ? Cell(*tokens) : Cell(std::string("out of memory")), cell(faster),
-                            cell(e.row->memory_gib()), cell(fuller),
+                            cell(e.memory_gib()), cell(fuller),
                             cell(e.row->device_power_w ? e.row->device_power_w : e.row->host_power_w)});
   }
   return s;

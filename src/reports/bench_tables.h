@@ -8,7 +8,8 @@ std::string bench_series(const BenchRun& r);  // what a run is beside its techni
 
 Cell known_cell(bool known, double x);  // else an empty one
 
-Section bench_runs(const BenchFacts& facts, bool plan);
+// All runs for tools; for people those that no rule refused, and the rules that refused others.
+void add_bench_runs(Document& d, const BenchFacts& facts, bool plan);
 Section bench_states(const BenchFacts& facts);
 Section bench_order(const RunPlan& plan);
 Section bench_throughput(const BenchFacts& facts);
