@@ -155,7 +155,8 @@ TEST(CheckpointKill, PowerLostBeforeEveryOperation) {
       std::atomic<int> left{at / 2};  // every moment twice: chance decides what is lost
       const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
       const auto fault = [&](std::string_view op, const std::string& path) {
-        if (left-- == 0) ::kill(::getpid(), SIGKILL);
+        // Looks change nothing: between two of them there is nothing new to lose.
+        if (op != "stat" && op != "list" && left-- == 0) ::kill(::getpid(), SIGKILL);
         const std::string line = std::string(op) + " " + path + "\n";
         return ::write(fd, line.data(), line.size()) < 0 ? EIO : 0;
       };
