@@ -94,7 +94,8 @@ int main() {
     facts.has_platform = true;
     facts.compared = compare(held(before.rows()), facts.rows);
     const Document d = bench_report_document(c, facts);
-    const std::string all = to_json(d) + to_text(d, TextStyle{}) + to_html(d, bench_charts(facts), {.title = "bench"});
+    const std::string all =
+        to_json(d) + to_text(d, TextStyle{}) + to_html(d, bench_charts(facts), {.title = "bench", .subtitle = {}});
     best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 
     check(facts.entries.size() == 1000, "1,000 runs");
