@@ -83,7 +83,8 @@ bool wait_for(Done done, double seconds = 60) {
 TEST(CliGuardRun, FaultsOfTheMachineEndWithTheSameWeights) {
   const std::string expected = undisturbed(40);
   for (const char* fault : {"kill@17:1", "crash@17:2", "corrupt@17:1", "hang@17:2"}) {
-    Guarded job(std::string("--fault ") + fault);
+    // Slow enough for two checkpoints to be complete before the newest is damaged.
+    Guarded job(std::string("--fault slow@1:0:40 --fault ") + fault);
     const Outcome o = job.run();
     expect_whole(job, o, expected);
     const Json d = answer(o);
@@ -268,7 +269,7 @@ TEST(CliGuardRun, NodesThatFailTheTestAreReplacedBySpares) {
 }
 
 TEST(CliGuardRun, StatusSaysWhatBecameOfIt) {
-  Guarded job("--fault kill@17:1");
+  Guarded job("--fault slow@1:0:30 --fault kill@17:1");  // long enough to be looked at more than once
   const Outcome o = job.run();
   const Outcome s = job.status();
   EXPECT_EQ(s.status, 0) << s.err;

@@ -168,6 +168,15 @@ TEST(GuardWatch, HeartbeatsAloneTellSteps) {
   EXPECT_EQ(job.watch.node_of(0), "node7");
 }
 
+// A quick job: the first look at the heartbeats is late, and it stands still then.
+TEST(GuardWatch, LogsTellOfTheStepsBeforeTheFirstHeartbeat) {
+  Job job;
+  job.watch.beats(job.now, {{0, 17, 1, "compute", "node7"}});
+  job.train(17, 0.01);
+  EXPECT_EQ(job.watch.first_step(), 1);
+  EXPECT_EQ(job.watch.last_step(), 17);
+}
+
 TEST(GuardWatch, AnErrorAfterWhichNothingMovesIsNotWaitedForAsLong) {
   Job job;
   job.train(40, 0.1);

@@ -71,7 +71,8 @@ void Watch::step(Ns now, const StepSample& s) {
     steps_seen_ = std::max(steps_seen_, ++log_steps_);
     steps_known_ = true;
     last_log_step_ = std::max(last_log_step_, s.step);
-    if (first_step_ < 0) first_step_ = s.step;
+    // Heartbeats may have been heard first: the logs know of the steps before.
+    if (s.step >= 0 && (first_step_ < 0 || s.step < first_step_)) first_step_ = s.step;
     last_step_ = std::max(last_step_, s.step);
     const bool left_out = s.step > skip_from_ && s.step <= skip_to_;  // and so quick
     if (each >= 0 && !left_out) took(each);
