@@ -47,12 +47,22 @@ class Slurm : public SlurmTest {
   static bool reaches(JobId id, State state) {
     return wait_for(60, [&] { return now(id).state == state; });
   }
+  static std::string shown(JobId id) {
+    const auto said = run_captured({"scontrol", "show", "job", std::to_string(static_cast<std::int64_t>(id))});
+    const auto nodes = run_captured({"sinfo", "-N"});
+    return (said ? said->output : "") + (nodes ? nodes->output : "");
+  }
   static bool starts_again(JobId id, std::vector<std::pair<std::string, std::string>> settings) {
     settings.emplace_back("StartTime", "now");
-    return wait_for(60, [&] {
+    // Not at every look: each time is later than the one before, and the scheduler must find one that has come.
+    auto next = std::chrono::steady_clock::now();
+    return wait_for(90, [&] {
       const Job j = now(id);
       if (j.state == State::running && j.restarts > 0) return true;
-      if (j.state == State::pending) (void)update_job(id, settings);
+      if (j.state == State::pending && std::chrono::steady_clock::now() >= next) {
+        (void)update_job(id, settings);
+        next = std::chrono::steady_clock::now() + std::chrono::seconds(4);
+      }
       return false;
     });
   }
@@ -152,7 +162,7 @@ TEST_F(Slurm, RequeuedOnRequest) {
   ASSERT_TRUE(reaches(id, State::running));
   ASSERT_TRUE(requeue(id).has_value());
   // Slurm makes it wait for two minutes, counted anew when the last of it has ended: told more than once.
-  ASSERT_TRUE(starts_again(id, {}));
+  ASSERT_TRUE(starts_again(id, {})) << shown(id);
   EXPECT_EQ(now(id).restarts, 1);
 }
 

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <vector>
 
 #include "base/shared_rate.h"
@@ -264,8 +265,14 @@ Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source,
       return out;
     }
     use = {};
-    const CopyLock mine = lock_file(directory + ".lock", LOCK_EX);
-    if (!mine.held()) return fail("cannot be locked: " + reason(), directory + ".lock");
+    // Without waiting: who was first keeps a shared lock for as long as the copy is used. The next turn waits for its
+    // copying instead.
+    const CopyLock mine = lock_file(directory + ".lock", LOCK_EX | LOCK_NB);
+    if (!mine.held()) {
+      if (errno != EWOULDBLOCK) return fail("cannot be locked: " + reason(), directory + ".lock");
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      continue;
+    }
     if (fs::exists(directory)) continue;  // another one was first
     const auto now = look_at_checkpoint(source);
     if (!now) return tl::unexpected(now.error());
