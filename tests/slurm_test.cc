@@ -54,8 +54,9 @@ class Slurm : public SlurmTest {
   }
   static bool starts_again(JobId id, std::vector<std::pair<std::string, std::string>> settings) {
     settings.emplace_back("StartTime", "now");
-    // Not at every look: each time is later than the one before, and the scheduler must find one that has come.
-    auto next = std::chrono::steady_clock::now();
+    // Not at once: a job that starts again on a node in the very second in which it was requeued there is refused as
+    // killed, and has failed.
+    auto next = std::chrono::steady_clock::now() + std::chrono::seconds(2);
     return wait_for(90, [&] {
       const Job j = now(id);
       if (j.state == State::running && j.restarts > 0) return true;
