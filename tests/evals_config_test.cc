@@ -102,6 +102,7 @@ prior_error = 0.1
 
 TEST(EvalsConfig, RefusedInOneLine) {
   const std::string least = kLeast;
+  EXPECT_EQ(refused("[cluster]\nx = t\ny = 1\n").find('\n'), std::string::npos);
   EXPECT_EQ(refused("["), "c.toml:1: " + refused("[").substr(10));
   EXPECT_EQ(refused(""), "c.toml:1: nothing to evaluate on ([[dataset]] with name and items)");
   EXPECT_EQ(refused(least + "[clutser]\n"), "c.toml:7: unknown table [clutser] (did you mean [cluster]?)");
