@@ -65,7 +65,10 @@ inline tl::expected<toml::table, NotToml> parse(std::string_view text) {
     if (parsed) return std::move(parsed).table();
     const toml::parse_error& e = parsed.error();
     const auto line = static_cast<std::int64_t>(e.source().begin.line);
-    return tl::unexpected(NotToml{line > 0 ? line : 1, "not TOML: " + std::string(e.description())});
+    std::string what = "not TOML: " + std::string(e.description());  // may quote the text, newlines and all
+    for (char& c : what)
+      if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
+    return tl::unexpected(NotToml{line > 0 ? line : 1, std::move(what)});
   } catch (const Broken&) {
     return tl::unexpected(NotToml{1, "not TOML"});
   }

@@ -10,6 +10,7 @@
 
 #include "base/byte_source.h"
 #include "base/closest.h"
+#include "base/json_text.h"
 #include "base/toml.h"
 #include "bench/matrix.h"
 #include "costs/operators.h"
@@ -33,7 +34,8 @@ struct Reader {
   const toml::table* shapes = nullptr;  // [models]
 
   tl::unexpected<Error> fail_at(std::int64_t line, std::string what, std::string advice = {}) const {
-    return fail(std::move(what), path + ":" + std::to_string(std::max<std::int64_t>(1, line)), std::move(advice));
+    return fail(quote_for_people(what, 400), path + ":" + std::to_string(std::max<std::int64_t>(1, line)),
+                std::move(advice));
   }
   tl::unexpected<Error> fail_at(const toml::node& n, std::string what, std::string advice = {}) const {
     return fail_at(static_cast<std::int64_t>(n.source().begin.line), std::move(what), std::move(advice));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/closest.h"
+#include "base/json_text.h"
 #include "base/toml.h"
 #include "bench/embedded.h"
 
@@ -10,7 +11,7 @@ namespace orrery {
 namespace {
 
 tl::unexpected<Error> fail_at(const std::string& where, std::int64_t line, std::string what, std::string advice = {}) {
-  return fail(std::move(what), where + ":" + std::to_string(line), std::move(advice));
+  return fail(quote_for_people(what, 400), where + ":" + std::to_string(line), std::move(advice));
 }
 
 std::int64_t line_of(const toml::node& n) { return std::max<std::int64_t>(1, n.source().begin.line); }
@@ -128,7 +129,7 @@ Result<Techniques> read_techniques(std::string_view text) {
   for (const std::string& g : given) {
     if (std::find(known.begin(), known.end(), g) == known.end()) {
       const std::string_view near = closest(g, known);
-      return fail("no technique " + g, "",
+      return fail("no technique " + quote_for_people(g, 40), "",
                   near.empty() ? "R, F, Z2, Z3, Z2O, Z3O, Q, L, QL, P" : "did you mean " + std::string(near) + "?");
     }
     if (std::count(given.begin(), given.end(), g) > 1) return fail("technique " + g + " is given twice");

@@ -314,12 +314,7 @@ Result<EvalConfig> parse_eval_config(std::string_view text, const std::string& w
     rest.remove_prefix(std::min(rest.size(), end + 1));
   }
   const auto parsed = toml_text::parse(text);
-  if (!parsed) {
-    std::string what = parsed.error().what;  // may quote the text, newlines and all
-    std::replace_if(
-        what.begin(), what.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
-    return fail(std::move(what), where + ":" + std::to_string(parsed.error().line));
-  }
+  if (!parsed) return fail(parsed.error().what, where + ":" + std::to_string(parsed.error().line));
   EvalConfig config;
   config.where = where;
   const std::filesystem::path parent = std::filesystem::path(where).parent_path();
