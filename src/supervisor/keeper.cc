@@ -196,7 +196,10 @@ int run_keeper(const std::string& directory, std::int64_t number) {
     if (ended != child->pid) continue;
     const std::string how = WIFSIGNALED(status) ? fmt::format("signal {}\n", WTERMSIG(status))
                                                 : fmt::format("exit {}\n", WEXITSTATUS(status));
-    while (!write_durably(files.exit, how)) ::sleep(1);  // a full disk: until there is room
+    while (!write_durably(files.exit, how)) {                // a full disk: until there is room
+      if (::access(directory.c_str(), F_OK) != 0) return 2;  // nobody is left to know
+      ::sleep(1);
+    }
     return 0;
   }
 }
