@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/closest.h"
+#include "base/json_text.h"
 #include "base/output.h"
 #include "bench/embedded.h"
 
@@ -117,7 +118,7 @@ std::string hash_of(const std::string& spec) {
 }
 
 Result<BenchRun> run_of_spec(const std::string& spec) {
-  const auto bad = [&] { return fail("not a run that `orrery bench` wrote: " + spec.substr(0, 100)); };
+  const auto bad = [&] { return fail("not a run that `orrery bench` wrote: " + quote_for_people(spec, 100)); };
   const Json j = Json::parse(spec, nullptr, false);
   if (!j.is_object() || !j.contains("model") || !j["model"].is_object()) return bad();
   try {
