@@ -32,6 +32,8 @@ struct NotToml {
 inline std::int64_t bare_above_ascii(std::string_view text) {
   std::int64_t line = 1;
   std::string_view quote;  // that closes what is open; a newline closes single ones and comments
+  char before = '\n';      // the last character that is no blank: where it is none of these, no quote may open
+  constexpr std::string_view kOpens = "\n=[,{.";
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '\n') {
@@ -44,7 +46,7 @@ inline std::int64_t bare_above_ascii(std::string_view text) {
         i += quote.size() - 1;
         quote = {};
       }
-    } else if (c == '"' || c == '\'') {
+    } else if ((c == '"' || c == '\'') && kOpens.find(before) != std::string_view::npos) {
       const std::string_view three = c == '"' ? "\"\"\"" : "'''";
       quote = text.substr(i, 3) == three ? three : three.substr(0, 1);
       i += quote.size() - 1;
@@ -53,6 +55,7 @@ inline std::int64_t bare_above_ascii(std::string_view text) {
     } else if (static_cast<unsigned char>(c) >= 0x80) {
       return line;
     }
+    if (c != ' ' && c != '\t' && c != '\r' && (quote.empty() || quote[0] != '#')) before = c;
   }
   return 0;
 }

@@ -359,6 +359,8 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
   }
   if (j.state != slurm::State::completed) s.lost = lost_nodes(k, reports, true);
   describe_end(files, reports, s);
+  // It was told that it will be ended, and ended by itself in time.
+  if (notice && s.reason == EndReason::none && s.exit_status == 0) s.reason = EndReason::preempted;
   const bool said = s.exit_status || s.signal || s.reason != EndReason::none;
   if (!said && j.state != slurm::State::unknown) {
     if (j.signal != 0) {
