@@ -146,13 +146,13 @@ TEST(TableCalibration, AnotherDeviceIsRefused) {
 TEST(FitSteps, ThreeStepsTellTheOthers) {
   StepFactors hidden;
   hidden.gemm = 1.25, hidden.memory = 1.8, hidden.optimizer = 0.7, hidden.dispatch = 2, hidden.network = 4;
-  std::vector<StepSample> samples;
+  std::vector<CalibrationStep> samples;
   std::vector<JobCosts> costs;
   for (const std::int64_t processes : {1, 2})
     for (const std::int64_t batch : {1, 4})
       for (const std::int64_t length : {64, 256})
         for (const bool recomputes : {false, true}) {
-          StepSample s;
+          CalibrationStep s;
           s.job = small_llama(batch, length, processes);
           if (recomputes) s.job.recompute = Recompute::full;
           costs.push_back(costs_of(s.job));
@@ -179,7 +179,7 @@ TEST(FitSteps, ThreeStepsTellTheOthers) {
 }
 
 TEST(FitSteps, StepsThatAreAsTheLawsSayMoveNothing) {
-  StepSample s;
+  CalibrationStep s;
   s.job = small_llama(2, 128);
   const JobCosts costs = costs_of(s.job);
   s.ns = step_of(s.job, costs);

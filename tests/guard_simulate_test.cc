@@ -45,7 +45,7 @@ double best_in_closed_form(double block, double mtbf) {
 
 TEST(CheckpointInterval, ARunByHand) {
   const SaveRhythm sync{.startup = 100, .interval = 50, .block = 10, .persist = 0};
-  const auto expect = [](const RunProgress& p, double starting, double trained, double saving, double kept) {
+  const auto expect = [](const RhythmProgress& p, double starting, double trained, double saving, double kept) {
     EXPECT_EQ(p.starting, starting);
     EXPECT_EQ(p.trained, trained);
     EXPECT_EQ(p.saving, saving);

@@ -140,14 +140,14 @@ Status RunEstimator::fit(const std::vector<RunRow>& rows) {
   fitted_.clear();
   if (runs_ == 0 || !platform_) return {};
   std::vector<OrderedRun> measured;
-  std::vector<StepSample> samples;
+  std::vector<CalibrationStep> samples;
   std::set<std::string> seen;
   for (auto r = rows.rbegin(); r != rows.rend(); ++r) {  // the newest of each
     if (r->kind != RunKind::run || r->state != RunState::done || r->step_ms.count == 0) continue;
     if (!seen.insert(r->run).second) continue;
     const auto run = run_of_spec(r->spec);
     if (!run || run->batch == 0 || !why_unknown(*run).empty() || run->task == BenchTask::inference) continue;
-    StepSample s;
+    CalibrationStep s;
     s.job = job_of(*run, *platform_, lora_rank_, prompt_tokens_);
     if (!check(s.job)) continue;
     s.ns = 1e6 * (cpu_ && r->cpu_ms ? *r->cpu_ms : r->step_ms.median);
@@ -155,7 +155,7 @@ Status RunEstimator::fit(const std::vector<RunRow>& rows) {
     measured.push_back({levels_of(*run), 1});
     samples.push_back(std::move(s));
   }
-  std::vector<StepSample> chosen;
+  std::vector<CalibrationStep> chosen;
   std::vector<JobCosts> before;
   for (const std::size_t i : by_information(measured)) {
     if (static_cast<std::int64_t>(chosen.size()) == runs_) break;

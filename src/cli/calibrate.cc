@@ -74,7 +74,7 @@ Status by_traces(const std::vector<std::string>& paths, const RunOptions& option
 }
 
 // Every measured step by the laws as they are now, and by those that came of them.
-Section steps_section(const std::vector<StepSample>& samples, const std::vector<JobCosts>& before,
+Section steps_section(const std::vector<CalibrationStep>& samples, const std::vector<JobCosts>& before,
                       const StepFactors& factors) {
   Section s{.key = "calibrated_steps", .title = "Measured steps", .table = {}};
   s.table.columns = {{.key = "run"},
@@ -109,7 +109,7 @@ Status calibrate_by(const Args& args, const RunOptions& options, const EstimateJ
                     std::vector<Section>& sections, std::vector<std::string>& assumptions) {
   if (!args.has("--calibrate")) return {};
   TableCalibration tables;
-  std::vector<StepSample> steps;
+  std::vector<CalibrationStep> steps;
   std::vector<std::string> traces;
   for (const std::string& path : args.options.find("--calibrate")->second) {
     auto looked = look_at(path);
@@ -140,7 +140,7 @@ Status calibrate_by(const Args& args, const RunOptions& options, const EstimateJ
   std::optional<Section> measured;
   if (!steps.empty()) {
     std::vector<JobCosts> before;
-    for (const StepSample& s : steps) {
+    for (const CalibrationStep& s : steps) {
       before.push_back(costs_of(s.job));
       const auto applied = tables.apply(s.job, before.back());
       if (!applied) return tl::unexpected(applied.error());
@@ -148,7 +148,7 @@ Status calibrate_by(const Args& args, const RunOptions& options, const EstimateJ
     const auto factors = fit_steps(steps, before);
     if (!factors) return tl::unexpected(factors.error());
     factors->apply(costs);
-    const auto fitted = std::count_if(steps.begin(), steps.end(), [](const StepSample& s) { return !s.held_out; });
+    const auto fitted = std::count_if(steps.begin(), steps.end(), [](const CalibrationStep& s) { return !s.held_out; });
     const auto moved = facts_of(*factors, static_cast<std::uint64_t>(fitted));
     facts.insert(facts.end(), moved.begin(), moved.end());
     measured = steps_section(steps, before, *factors);

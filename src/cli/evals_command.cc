@@ -93,9 +93,9 @@ Result<int> run_for_real(const EvalConfig& config, const Args& args, const RunOp
   };
   hooks.watch = args.has("--watch");
   const RunsOn runs = config.cluster.runs;
-  const std::unique_ptr<JobRunner> runner = runs == RunsOn::slurm   ? slurm_runner(config, own_program())
-                                            : runs == RunsOn::steps ? step_runner(config, own_program())
-                                                                    : local_runner(config, own_program());
+  const std::unique_ptr<TrialRunner> runner = runs == RunsOn::slurm   ? slurm_runner(config, own_program())
+                                              : runs == RunsOn::steps ? step_runner(config, own_program())
+                                                                      : local_runner(config, own_program());
   auto outcome = coordinate(config, *runner, hooks);
   progress.finish();
   if (!outcome) return tl::unexpected(outcome.error());

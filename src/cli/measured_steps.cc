@@ -22,8 +22,8 @@ class StepReader {
       : run_(run), job_(base), place_(std::move(place)) {}
 
   // Of a run that is done; an empty name: it is not.
-  Result<StepSample> read() {
-    StepSample s;
+  Result<CalibrationStep> read() {
+    CalibrationStep s;
     if (run_.contains("state") && run_["state"].is_string() && run_["state"] != "done") return s;
     s.ns = 1e6 * step_ms();
     if (!(s.ns > 0) || s.ns > 1e15) return wrong("no step_ms above 0");
@@ -153,7 +153,7 @@ class StepReader {
   std::string place_;
 };
 
-Status add(const Json& run, const EstimateJob& base, std::string place, std::vector<StepSample>& out) {
+Status add(const Json& run, const EstimateJob& base, std::string place, std::vector<CalibrationStep>& out) {
   if (!run.is_object()) return fail("not an object", place, kAdvice);
   auto sample = StepReader(run, base, std::move(place)).read();
   if (!sample) return tl::unexpected(sample.error());
@@ -173,8 +173,9 @@ bool looks_like_steps(std::string_view text) {
   return head.substr(0, head.find('\n')).find("\"step_ms\"") != std::string_view::npos;
 }
 
-Result<std::vector<StepSample>> parse_steps(std::string_view text, const std::string& where, const EstimateJob& base) {
-  std::vector<StepSample> samples;
+Result<std::vector<CalibrationStep>> parse_steps(std::string_view text, const std::string& where,
+                                                 const EstimateJob& base) {
+  std::vector<CalibrationStep> samples;
   const Json whole = Json::parse(text, nullptr, false);
   if (whole.is_object() && whole.contains("runs")) {
     if (!whole["runs"].is_array()) return fail("runs are no list", where, kAdvice);

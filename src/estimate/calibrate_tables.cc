@@ -130,13 +130,14 @@ void StepFactors::apply(JobCosts& c) const {
   for (double* ns : {&n.small_ns, &n.large_ns, &n.switch_ns, &n.all_to_all_ns}) *ns *= network;
 }
 
-Result<StepFactors> fit_steps(const std::vector<StepSample>& samples, const std::vector<JobCosts>& costs_of_samples) {
-  if (std::all_of(samples.begin(), samples.end(), [](const StepSample& s) { return s.held_out; }))
+Result<StepFactors> fit_steps(const std::vector<CalibrationStep>& samples,
+                              const std::vector<JobCosts>& costs_of_samples) {
+  if (std::all_of(samples.begin(), samples.end(), [](const CalibrationStep& s) { return s.held_out; }))
     return fail("no step was measured, or all are held out", "--calibrate");
   StepFactors f;
   std::vector<FittedTime> times;
   bool meets = false, fuses = false;
-  for (const StepSample& s : samples) {
+  for (const CalibrationStep& s : samples) {
     times.push_back({s.held_out ? 0 : s.ns, s.doubt});
     if (s.held_out) continue;
     meets |= s.job.world() > 1;

@@ -38,7 +38,7 @@ class TableCalibration {
 };
 
 // A step of a job, measured.
-struct StepSample {
+struct CalibrationStep {
   EstimateJob job;
   double ns = 0;
   double doubt = 0.05;    // relative, one standard deviation
@@ -57,7 +57,8 @@ struct StepFactors {
 // What comes nearest to the measured steps, each factor drawn to 1 by how well it is known beforehand: a few steps move
 // those that they tell of. `samples_costs`: those of each sample's job before. Errors: none that is
 // not held out.
-Result<StepFactors> fit_steps(const std::vector<StepSample>& samples, const std::vector<JobCosts>& costs_of_samples);
+Result<StepFactors> fit_steps(const std::vector<CalibrationStep>& samples,
+                              const std::vector<JobCosts>& costs_of_samples);
 
 // As rows of the calibration: each factor that moved.
 std::vector<CalibratedFact> facts_of(const StepFactors& f, std::uint64_t samples);

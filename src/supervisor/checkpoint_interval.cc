@@ -18,8 +18,8 @@ double mean_kept(const SaveRhythm& rhythm, double mtbf_s) {
 
 }  // namespace
 
-RunProgress progress_at(const SaveRhythm& r, double age) {
-  RunProgress p;
+RhythmProgress progress_at(const SaveRhythm& r, double age) {
+  RhythmProgress p;
   p.starting = std::min(age, r.startup);
   const double at = age - p.starting;
   const double first = r.interval + r.block;  // no earlier save to wait for

@@ -11,11 +11,11 @@ struct SaveRhythm {
 };
 
 // Of a run at `age` seconds since its start. starting + trained + saving = age; what is kept <= trained.
-struct RunProgress {
+struct RhythmProgress {
   double starting = 0, trained = 0, saving = 0;
   double kept = 0;  // of trained: in checkpoints that count
 };
-RunProgress progress_at(const SaveRhythm& rhythm, double age);
+RhythmProgress progress_at(const SaveRhythm& rhythm, double age);
 
 // Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974: sqrt(2 C M).
 double young_interval_s(double block_s, double mtbf_s);

@@ -629,7 +629,7 @@ class Decider {
     s_.checkpoints = e_.checkpoints;
     const std::string newest = s_.checkpoints.empty() ? "" : s_.checkpoints.front().id;
     if (!s_.checkpoints.empty()) s_.saved_step = std::max(s_.saved_step, s_.checkpoints.front().step);
-    Rollback& back = s_.rollback;
+    RollbackPlan& back = s_.rollback;
     if (!back.active) return start(newest, {0, 0}, false);
     if (back.from >= 0) {  // decided before: is it behind us?
       for (const KnownCheckpoint& c : s_.checkpoints)

@@ -193,7 +193,7 @@ struct SaveRecord {
   Ns at = 0;
 };
 
-struct Rollback {
+struct RollbackPlan {
   bool active = false;  // until a checkpoint beyond `to` is there
   std::string checkpoint;
   std::int64_t from = -1, to = 0;  // batches left out; from = the checkpoint's step, below 0 = not chosen yet
@@ -222,7 +222,7 @@ struct GuardState {
   std::vector<std::string> avoid;  // for the next attempt alone: other nodes are tried
   std::vector<KnownCheckpoint> checkpoints;
   std::vector<std::pair<std::int64_t, std::int64_t>> skips;  // of all rollbacks
-  Rollback rollback;
+  RollbackPlan rollback;
   std::int64_t rollbacks_here = 0;  // in a row without getting beyond
 
   std::int64_t without_gain = 0;  // restarts that gained nothing

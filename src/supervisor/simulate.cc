@@ -71,7 +71,7 @@ class OneTrial {
       const Draws draws{mix(mix(q_.seed) ^ mix(number) * 3) ^ mix(failure * 8)};
       const double life = -mtbf * std::log1p(-draws.uniform(kLife));
       const bool last = now + life >= end;
-      const RunProgress p = progress_at(rhythm_, last ? end - now : life);
+      const RhythmProgress p = progress_at(rhythm_, last ? end - now : life);
       t.running_s += last ? end - now : life;
       started_by->starting_s += p.starting;
       saves.saving_s += p.saving;

@@ -354,7 +354,7 @@ EvalOutcome Coordinator::outcome() const {
   return o;
 }
 
-Result<EvalOutcome> coordinate(const EvalConfig& config, JobRunner& runner, const EvalHooks& hooks) {
+Result<EvalOutcome> coordinate(const EvalConfig& config, TrialRunner& runner, const EvalHooks& hooks) {
   if (auto ok = check_runnable(config); !ok) return tl::unexpected(ok.error());
   if (auto ok = check_words(config); !ok) return tl::unexpected(ok.error());
   const std::string state = state_directory(config);

@@ -63,6 +63,6 @@ std::string state_directory(const EvalConfig& config);
 Result<std::map<std::pair<std::string, std::string>, MeasuredTimes>> measured_times(const EvalConfig& config);
 
 // Errors: another coordinator works on this state; the state is of another configuration; it cannot be written.
-Result<EvalOutcome> coordinate(const EvalConfig& config, JobRunner& runner, const EvalHooks& hooks);
+Result<EvalOutcome> coordinate(const EvalConfig& config, TrialRunner& runner, const EvalHooks& hooks);
 
 }  // namespace orrery

@@ -18,7 +18,7 @@ namespace orrery {
 
 class Coordinator {
  public:
-  Coordinator(const EvalConfig& config, JobRunner& runner, const EvalHooks& hooks, RunStore store, std::string state)
+  Coordinator(const EvalConfig& config, TrialRunner& runner, const EvalHooks& hooks, RunStore store, std::string state)
       : config_(config), runner_(runner), hooks_(hooks), store_(std::move(store)), state_(std::move(state)) {}
 
   Status open();         // reads the rows, agrees on what must not change, takes up what a predecessor left
@@ -73,7 +73,7 @@ class Coordinator {
   std::string dumped_rule() const;  // "" = outputs are complete when the trial has ended
 
   const EvalConfig& config_;
-  JobRunner& runner_;
+  TrialRunner& runner_;
   const EvalHooks& hooks_;
   RunStore store_;
   const std::string state_;

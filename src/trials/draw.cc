@@ -10,8 +10,8 @@
 namespace orrery {
 namespace {
 
-constexpr SimPolicy kBaseline{SimLoads::each_trial, SimMetrics::on_gpu};
-constexpr SimPolicy kSizePartitioner{SimLoads::each_trial, SimMetrics::after_barrier};
+constexpr TrialPolicy kBaseline{SimLoads::each_trial, SimMetrics::on_gpu};
+constexpr TrialPolicy kSizePartitioner{SimLoads::each_trial, SimMetrics::after_barrier};
 
 // The standard's distributions differ between libraries; the generator does not.
 class Draws {

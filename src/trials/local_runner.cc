@@ -27,7 +27,7 @@ std::vector<std::string> visible_gpus() {
   }
 }
 
-class LocalRunner : public JobRunner {
+class LocalRunner : public TrialRunner {
  public:
   LocalRunner(const EvalConfig& config, std::string program)
       : cluster_(config.cluster), program_(std::move(program)), gpus_(visible_gpus()) {}
@@ -110,7 +110,7 @@ class LocalRunner : public JobRunner {
 
 }  // namespace
 
-std::unique_ptr<JobRunner> local_runner(const EvalConfig& config, const std::string& program) {
+std::unique_ptr<TrialRunner> local_runner(const EvalConfig& config, const std::string& program) {
   return std::make_unique<LocalRunner>(config, program);
 }
 

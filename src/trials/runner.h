@@ -22,9 +22,9 @@ struct JobStart {
   std::vector<std::string> avoid;  // nodes, where there are others
 };
 
-class JobRunner {
+class TrialRunner {
  public:
-  virtual ~JobRunner() = default;
+  virtual ~TrialRunner() = default;
   // GPUs on which trials can run at the same time: one place each.
   virtual std::vector<JobPlace> places() const = 0;
   virtual CopyTerms copy_terms(const std::string& node) const = 0;  // of this machine's memory
@@ -39,12 +39,12 @@ class JobRunner {
 };
 
 // `program` is this tool. Nodes beyond the first are made up: each has places and copies of its own.
-std::unique_ptr<JobRunner> local_runner(const EvalConfig& config, const std::string& program);
+std::unique_ptr<TrialRunner> local_runner(const EvalConfig& config, const std::string& program);
 
 // Slurm's arrays. `program` and the state must be seen by all nodes.
-std::unique_ptr<JobRunner> slurm_runner(const EvalConfig& config, const std::string& program);
+std::unique_ptr<TrialRunner> slurm_runner(const EvalConfig& config, const std::string& program);
 
 // Steps of the Slurm allocation in which this process runs.
-std::unique_ptr<JobRunner> step_runner(const EvalConfig& config, const std::string& program);
+std::unique_ptr<TrialRunner> step_runner(const EvalConfig& config, const std::string& program);
 
 }  // namespace orrery

@@ -16,7 +16,7 @@ constexpr std::size_t kNoTrial = static_cast<std::size_t>(-1);
 class Simulation {
  public:
   Simulation(const std::vector<EvalTrial>& trials, const std::vector<EvalUnit>& truth, const SimCluster& cluster,
-             SimPolicy policy)
+             TrialPolicy policy)
       : trials_(trials), truth_(truth), cluster_(cluster), policy_(policy) {
     out_.trials.resize(trials.size());
     gpus_.assign(static_cast<std::size_t>(cluster.nodes * cluster.gpus_per_node), kNoTrial);
@@ -226,7 +226,7 @@ class Simulation {
   const std::vector<EvalTrial>& trials_;
   const std::vector<EvalUnit>& truth_;
   const SimCluster& cluster_;
-  const SimPolicy policy_;
+  const TrialPolicy policy_;
   EvalTimeline out_;
   double now_ = 0;
   std::uint64_t ids_ = 0;
@@ -243,7 +243,7 @@ class Simulation {
 }  // namespace
 
 EvalTimeline simulate_trials(const std::vector<EvalTrial>& trials, const std::vector<EvalUnit>& truth,
-                             const SimCluster& cluster, SimPolicy policy) {
+                             const SimCluster& cluster, TrialPolicy policy) {
   return Simulation(trials, truth, cluster, policy).run();
 }
 

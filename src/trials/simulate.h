@@ -25,7 +25,7 @@ enum class SimMetrics : std::uint8_t {
   on_cpu,         // a CPU job as soon as the outputs are there, long ones first
   after_barrier,  // CPU jobs when all inference is done
 };
-struct SimPolicy {
+struct TrialPolicy {
   SimLoads loads = SimLoads::once_a_node;
   SimMetrics metrics = SimMetrics::on_cpu;
 };
@@ -58,6 +58,6 @@ struct EvalTimeline {
 // Free GPUs take the trials in their order, GPU 0 of each node first. `truth` has the times as they turn out, one a
 // unit; `trials` name those units. Deterministic.
 EvalTimeline simulate_trials(const std::vector<EvalTrial>& trials, const std::vector<EvalUnit>& truth,
-                             const SimCluster& cluster, SimPolicy policy);
+                             const SimCluster& cluster, TrialPolicy policy);
 
 }  // namespace orrery

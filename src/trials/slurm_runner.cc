@@ -25,7 +25,7 @@ constexpr std::size_t kMostElements = 500;  // of an array; Slurm's own limit is
 constexpr double kLookEvery = 1;            // seconds between two questions about the same array
 constexpr double kGrace = 5;                // a result may reach this machine after Slurm's word that the job is over
 
-class SlurmRunner : public JobRunner {
+class SlurmRunner : public TrialRunner {
  public:
   SlurmRunner(const EvalConfig& config, std::string program) : cluster_(config.cluster), program_(std::move(program)) {}
 
@@ -179,7 +179,7 @@ class SlurmRunner : public JobRunner {
 
 }  // namespace
 
-std::unique_ptr<JobRunner> slurm_runner(const EvalConfig& config, const std::string& program) {
+std::unique_ptr<TrialRunner> slurm_runner(const EvalConfig& config, const std::string& program) {
   return std::make_unique<SlurmRunner>(config, program);
 }
 

@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kGrace = 5;  // seconds that a result may need to reach this machine
 
-class StepRunner : public JobRunner {
+class StepRunner : public TrialRunner {
  public:
   StepRunner(const EvalConfig& config, std::string program) : cluster_(config.cluster), program_(std::move(program)) {}
 
@@ -127,7 +127,7 @@ class StepRunner : public JobRunner {
 
 }  // namespace
 
-std::unique_ptr<JobRunner> step_runner(const EvalConfig& config, const std::string& program) {
+std::unique_ptr<TrialRunner> step_runner(const EvalConfig& config, const std::string& program) {
   return std::make_unique<StepRunner>(config, program);
 }
 
