@@ -332,5 +332,38 @@ TEST(Decompress, OtherCompressionsAreNamed) {
             std::string::npos);
 }
 
+// As a pipe does: a few bytes at a time.
+class Dripping final : public ByteSource {
+ public:
+  explicit Dripping(std::string_view bytes) : bytes_(bytes) {}
+  Result<std::size_t> read(char* to, std::size_t n) override {
+    n = std::min({n, bytes_.size() - at_, std::size_t{7}});
+    bytes_.copy(to, n, at_);
+    at_ += n;
+    return n;
+  }
+  std::uint64_t taken() const override { return at_; }
+  std::uint64_t total() const override { return 0; }
+
+ private:
+  std::string_view bytes_;
+  std::size_t at_ = 0;
+};
+
+TEST(ReadAtMost, TheWholeOrItsBegin) {
+  std::string all(200'000, 'x');
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<char>('a' + i % 23);
+  for (const std::size_t most :
+       {std::size_t{0}, std::size_t{1}, all.size() - 1, all.size(), all.size() + 1, SIZE_MAX}) {
+    Dripping slow(all);
+    EXPECT_EQ(read_at_most(slow, most).value(), all.substr(0, most)) << most;
+    const SourcePtr memory = open_memory(all);
+    EXPECT_EQ(read_at_most(*memory, most).value(), all.substr(0, most)) << most;
+  }
+  Dripping empty("");
+  EXPECT_EQ(read_at_most(empty, 10).value(), "");
+  EXPECT_FALSE(read_at_most("/no/such/file", 10).has_value());
+}
+
 }  // namespace
 }  // namespace orrery

@@ -97,17 +97,31 @@ Result<SourcePtr> open_file(const std::string& path) {
 
 SourcePtr open_memory(std::string_view bytes) { return std::make_unique<MemorySource>(bytes); }
 
-Result<std::string> peek(SourcePtr& source, std::size_t n) {
-  std::string first(n, '\0');
-  std::size_t have = 0;
-  while (have < n) {
-    auto got = source->read(first.data() + have, n - have);
-    if (!got) return tl::unexpected(got.error());
-    if (*got == 0) break;
-    have += *got;
+Result<std::string> read_at_most(ByteSource& source, std::size_t most) {
+  constexpr std::size_t kBlock = std::size_t{1} << 16;
+  std::string text;
+  std::size_t size = 0;
+  while (size < most) {
+    if (size == text.size()) text.resize(std::min(most, std::max(kBlock, 2 * size)));
+    const auto n = source.read(text.data() + size, text.size() - size);
+    if (!n) return tl::unexpected(n.error());
+    if (*n == 0) break;
+    size += *n;
   }
-  first.resize(have);
-  source = std::make_unique<PeekedSource>(first, std::move(source));
+  text.resize(size);
+  return text;
+}
+
+Result<std::string> read_at_most(const std::string& path, std::size_t most) {
+  auto source = open_file(path);
+  if (!source) return tl::unexpected(source.error());
+  return read_at_most(**source, most);
+}
+
+Result<std::string> peek(SourcePtr& source, std::size_t n) {
+  auto first = read_at_most(*source, n);
+  if (!first) return first;
+  source = std::make_unique<PeekedSource>(*first, std::move(source));
   return first;
 }
 

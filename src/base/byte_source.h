@@ -37,6 +37,10 @@ SourcePtr open_memory(std::string_view bytes);  // not copied
 // Errors: a compression that is known and not supported (bzip2, xz, lz4), a zip archive (open its members instead).
 Result<SourcePtr> decompressed(SourcePtr source, const std::string& label);
 
+// To the end, or `most` bytes: ask for one more than may be, and a size above the limit tells.
+Result<std::string> read_at_most(ByteSource& source, std::size_t most);
+Result<std::string> read_at_most(const std::string& path, std::size_t most);
+
 // The first bytes of a source (up to n, fewer at its end); the source still delivers them afterwards.
 Result<std::string> peek(SourcePtr& source, std::size_t n);
 

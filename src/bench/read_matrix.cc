@@ -475,18 +475,9 @@ Result<BenchConfig> parse_bench_config(std::string_view text, const std::string&
 }
 
 Result<BenchConfig> read_bench_config(const std::string& path) {
-  auto source = open_file(path);
-  if (!source) return tl::unexpected(source.error());
-  std::string text;
-  std::array<char, 1 << 16> block{};
-  for (;;) {
-    const auto n = (*source)->read(block.data(), block.size());
-    if (!n) return tl::unexpected(n.error());
-    if (*n == 0) break;
-    text.append(block.data(), *n);
-    if (text.size() > kLargestFile) break;
-  }
-  return parse_bench_config(text, path);
+  const auto text = read_at_most(path, kLargestFile + 1);
+  if (!text) return tl::unexpected(text.error());
+  return parse_bench_config(*text, path);
 }
 
 }  // namespace orrery

@@ -53,17 +53,10 @@ std::string why_unknown(const BenchRun& run) {
   return "";
 }
 
-Result<std::string> read_text(const std::string& path) {
-  auto source = open_file(path);
-  if (!source) return tl::unexpected(source.error());
-  std::string text, block(std::size_t{1} << 16, '\0');
-  for (;;) {
-    const auto n = (*source)->read(block.data(), block.size());
-    if (!n) return tl::unexpected(n.error());
-    if (*n == 0) return text;
-    text.append(block, 0, *n);
-    if (text.size() > kLargestTable) return fail("larger than any table of operators", path, "64 MiB at most");
-  }
+Result<std::string> read_table(const std::string& path) {
+  auto text = read_at_most(path, kLargestTable + 1);
+  if (text && text->size() > kLargestTable) return fail("larger than any table of operators", path, "64 MiB at most");
+  return text;
 }
 
 }  // namespace
@@ -119,7 +112,7 @@ Result<RunEstimator> RunEstimator::of(const BenchConfig& config) {
   if (!platform) return tl::unexpected(platform.error());
   e.platform_ = std::move(*platform);
   for (const std::string& path : config.calibrate) {
-    const auto text = read_text(path);
+    const auto text = read_table(path);
     if (!text) return tl::unexpected(text.error());
     auto table = parse_operator_table(*text, path);
     if (!table) return tl::unexpected(table.error());

@@ -14,15 +14,7 @@ constexpr double kSimilarEnough = 0.35;  // below, a past case is no answer
 Result<std::string> read_text(const std::string& path) {
   struct stat known {};
   if (::stat(path.c_str(), &known) != 0) return std::string();
-  auto source = open_file(path);
-  if (!source) return tl::unexpected(source.error());
-  std::string text, chunk(1 << 14, '\0');
-  for (;;) {
-    const auto n = (*source)->read(chunk.data(), chunk.size());
-    if (!n) return tl::unexpected(n.error());
-    if (*n == 0) return text;
-    text.append(chunk.data(), *n);
-  }
+  return read_at_most(path, SIZE_MAX);
 }
 
 Status keep_rule(const Rule& rule, const std::string& path, Notes& notes) {

@@ -174,23 +174,17 @@ Result<CostTable> read_cost_table(const std::string& path) {
   if (!file) return tl::unexpected<Error>(file.error());
   Result<SourcePtr> source = decompressed(std::move(*file), path);
   if (!source) return tl::unexpected<Error>(source.error());
-  std::string text;
-  std::vector<char> block(std::size_t{1} << 16);
-  while (true) {
-    const Result<std::size_t> n = (*source)->read(block.data(), block.size());
-    if (!n) return tl::unexpected<Error>(n.error());
-    if (*n == 0) break;
-    text.append(block.data(), *n);
-    if (text.size() > kMostBytes) return fail("above 64 MiB", path, "a cost table has one row a kernel and shape");
-  }
+  Result<std::string> text = read_at_most(**source, kMostBytes + 1);
+  if (!text) return tl::unexpected<Error>(text.error());
+  if (text->size() > kMostBytes) return fail("above 64 MiB", path, "a cost table has one row a kernel and shape");
   const SourceTrouble trouble = (*source)->trouble();
   if (trouble.kind != SourceTrouble::Kind::none) return fail(trouble.what, path, "the cost table is not whole");
-  if (text.starts_with("{")) {  // the document of `orrery bench ops --json`
-    const auto table = parse_operator_table(text, path);
+  if (text->starts_with("{")) {  // the document of `orrery bench ops --json`
+    const auto table = parse_operator_table(*text, path);
     if (!table) return tl::unexpected<Error>(table.error());
-    text = write_operator_table(*table);
+    *text = write_operator_table(*table);
   }
-  return parse_cost_table(text, path);
+  return parse_cost_table(*text, path);
 }
 
 }  // namespace orrery

@@ -150,18 +150,9 @@ Result<FactFile> parse_facts(std::string_view text, const std::string& where) {
 }
 
 Result<FactFile> read_fact_file(const std::string& path) {
-  auto source = open_file(path);
-  if (!source) return tl::unexpected(source.error());
-  std::string text(kLargest + 1, '\0');
-  std::size_t size = 0;
-  while (size < text.size()) {
-    const auto n = (*source)->read(text.data() + size, text.size() - size);
-    if (!n) return tl::unexpected(n.error());
-    if (*n == 0) break;
-    size += *n;
-  }
-  text.resize(size);
-  return parse_facts(text, path);
+  const auto text = read_at_most(path, kLargest + 1);
+  if (!text) return tl::unexpected(text.error());
+  return parse_facts(*text, path);
 }
 
 namespace fact_fields {

@@ -228,18 +228,9 @@ Result<std::vector<Rule>> parse_rules(std::string_view text, const std::string& 
 }
 
 Result<std::vector<Rule>> read_rule_file(const std::string& path) {
-  auto source = open_file(path);
-  if (!source) return tl::unexpected(source.error());
-  std::string text;
-  char chunk[1 << 14];
-  for (;;) {
-    const auto n = (*source)->read(chunk, sizeof chunk);
-    if (!n) return tl::unexpected(n.error());
-    if (*n == 0) break;
-    text.append(chunk, *n);
-    if (text.size() > kLargest) break;
-  }
-  return parse_rules(text, path);
+  const auto text = read_at_most(path, kLargest + 1);
+  if (!text) return tl::unexpected(text.error());
+  return parse_rules(*text, path);
 }
 
 Result<RuleSet> built_in_rules() {

@@ -46,16 +46,11 @@ Result<MeasuredRun> read_measured_run(const std::string& path) {
   if (!file) return tl::unexpected(file.error());
   auto source = decompressed(std::move(*file), path);
   if (!source) return tl::unexpected(source.error());
-  std::string text;
-  std::vector<char> buffer(1 << 20);
-  for (;;) {
-    const auto n = (*source)->read(buffer.data(), buffer.size());
-    if (!n) return tl::unexpected(n.error());
-    if (*n == 0) break;
-    text.append(buffer.data(), *n);
-    if (text.size() > (std::size_t{1} << 30)) return fail("larger than 1 GiB", path);
-  }
-  return parse_measured_run(text, path);
+  constexpr std::size_t kMost = std::size_t{1} << 30;
+  const auto text = read_at_most(**source, kMost + 1);
+  if (!text) return tl::unexpected(text.error());
+  if (text->size() > kMost) return fail("larger than 1 GiB", path);
+  return parse_measured_run(*text, path);
 }
 
 }  // namespace orrery

@@ -320,18 +320,12 @@ Result<Workload> read_workload(const std::string& path, Notes& notes) {
   if (!file) return tl::unexpected(file.error());
   auto source = decompressed(std::move(*file), path);
   if (!source) return tl::unexpected(source.error());
-  std::string text;
-  std::vector<char> buffer(1 << 20);
-  for (;;) {
-    const auto n = (*source)->read(buffer.data(), buffer.size());
-    if (!n) return tl::unexpected(n.error());
-    if (*n == 0) break;
-    text.append(buffer.data(), *n);
-    if (text.size() > kMostBytes) return fail("larger than 1 GiB", path, "a part of it");
-  }
+  const auto text = read_at_most(**source, kMostBytes + 1);
+  if (!text) return tl::unexpected(text.error());
+  if (text->size() > kMostBytes) return fail("larger than 1 GiB", path, "a part of it");
   if (const SourceTrouble t = (*source)->trouble(); t.kind != SourceTrouble::Kind::none)
     notes.add("file-cut", Severity::data_loss, 1, path + ": " + t.what, "requests up to there are used");
-  return parse_workload(text, path, notes);
+  return parse_workload(*text, path, notes);
 }
 
 }  // namespace orrery

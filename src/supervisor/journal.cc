@@ -60,16 +60,9 @@ std::string take_line(std::string_view line, std::uint64_t seq, std::vector<Jour
 
 Result<JournalRead> read_journal(const std::string& path) {
   if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return JournalRead{};
-  auto source = open_file(path);
-  if (!source) return tl::unexpected(source.error());
-  std::string text, part(1 << 16, '\0');
-  for (;;) {
-    const auto got = (*source)->read(part.data(), part.size());
-    if (!got) return tl::unexpected(got.error());
-    if (*got == 0) break;
-    text.append(part, 0, *got);
-  }
-  return parse_journal(text, path);
+  const auto text = read_at_most(path, SIZE_MAX);
+  if (!text) return tl::unexpected(text.error());
+  return parse_journal(*text, path);
 }
 
 Result<JournalRead> parse_journal(std::string_view text, const std::string& path) {

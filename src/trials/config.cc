@@ -326,18 +326,9 @@ Result<EvalConfig> parse_eval_config(std::string_view text, const std::string& w
 }
 
 Result<EvalConfig> read_eval_config(const std::string& path) {
-  auto source = open_file(path);
-  if (!source) return tl::unexpected(source.error());
-  std::string text(kLargest + 1, '\0');
-  std::size_t size = 0;
-  while (size < text.size()) {
-    const auto n = (*source)->read(text.data() + size, text.size() - size);
-    if (!n) return tl::unexpected(n.error());
-    if (*n == 0) break;
-    size += *n;
-  }
-  text.resize(size);
-  return parse_eval_config(text, path);
+  const auto text = read_at_most(path, kLargest + 1);
+  if (!text) return tl::unexpected(text.error());
+  return parse_eval_config(*text, path);
 }
 
 Status check_runnable(const EvalConfig& config) {
