@@ -1,5 +1,6 @@
 // TOML through toml++. Heavy: only files that read TOML include it.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -24,7 +25,7 @@ namespace orrery::toml_text {
 
 struct NotToml {
   std::int64_t line = 1;  // 1-based
-  std::string what;       // "not TOML: ..."
+  std::string what;       // one line: "not TOML: ..."
 };
 
 // The line of the first character above ASCII outside of quotes and comments (toml++ 3.3 is not defined on some of
@@ -60,7 +61,23 @@ inline std::int64_t bare_above_ascii(std::string_view text) {
   return 0;
 }
 
-inline tl::expected<toml::table, NotToml> parse(std::string_view text) {
+constexpr std::ptrdiff_t kMostDots = 400;
+
+// The first line with more than `most` dots; 0 = none.
+inline std::int64_t dotted_line(std::string_view text, std::ptrdiff_t most) {
+  std::int64_t line = 1;
+  for (std::string_view rest = text; !rest.empty(); ++line) {
+    const std::string_view one = rest.substr(0, rest.find('\n'));
+    if (std::count(one.begin(), one.end(), '.') > most) return line;
+    rest.remove_prefix(std::min(rest.size(), one.size() + 1));
+  }
+  return 0;
+}
+
+// Lines of more than `most_dots` dots are refused: dotted keys nest, and nests are destroyed by recursion.
+inline tl::expected<toml::table, NotToml> parse(std::string_view text, std::ptrdiff_t most_dots = kMostDots) {
+  if (const std::int64_t line = dotted_line(text, most_dots); line > 0)
+    return tl::unexpected(NotToml{line, "a line with over " + std::to_string(most_dots) + " dots"});
   if (const std::int64_t line = bare_above_ascii(text); line > 0)
     return tl::unexpected(NotToml{line, "not TOML: characters above ASCII stand in quotes and comments only"});
   try {

@@ -11,19 +11,7 @@ namespace orrery {
 namespace {
 
 constexpr std::size_t kLargest = 64 << 10;  // bytes; the largest file of ours has 3 KiB
-constexpr std::ptrdiff_t kMostDots = 100;   // in a line: dotted keys nest, and nests are destroyed by recursion
-
-Status check_text(const FactFile& file, std::string_view text) {
-  if (text.size() > kLargest) return fail_at(file, 1, "too large for a file of facts", "64 KiB at most");
-  std::int64_t line = 1;
-  for (std::string_view rest = text; !rest.empty(); ++line) {
-    const std::size_t end = std::min(rest.find('\n'), rest.size());
-    const std::string_view one = rest.substr(0, end);
-    if (std::count(one.begin(), one.end(), '.') > kMostDots) return fail_at(file, line, "a line with over 100 dots");
-    rest.remove_prefix(std::min(rest.size(), end + 1));
-  }
-  return {};
-}
+constexpr std::ptrdiff_t kMostDots = 100;   // in a line
 
 std::int64_t line_of_node(const toml::node& node) { return static_cast<std::int64_t>(node.source().begin.line); }
 
@@ -127,8 +115,8 @@ const FactEntry* FactFile::find(std::string_view table, std::string_view key) co
 
 Result<FactFile> parse_facts(std::string_view text, const std::string& where) {
   FactFile file{.where = where, .tables = {}, .entries = {}};
-  if (const Status ok = check_text(file, text); !ok) return tl::unexpected(ok.error());
-  const auto parsed = toml_text::parse(text);
+  if (text.size() > kLargest) return fail_at(file, 1, "too large for a file of facts", "64 KiB at most");
+  const auto parsed = toml_text::parse(text, kMostDots);
   if (!parsed) return fail_at(file, parsed.error().line, parsed.error().what);
   for (const auto& [key, node] : *parsed) {
     const toml::table* table = node.as_table();

@@ -14,7 +14,6 @@ namespace orrery {
 namespace {
 
 constexpr std::size_t kLargest = std::size_t{4} << 20;  // bytes of a file of rules
-constexpr std::ptrdiff_t kMostDots = 400;  // in a line: dotted keys nest, and nests are destroyed by recursion
 
 constexpr std::array<Reason, 34> kReasons{{
     {"NVLink Error", "Infrastructure", "auto-exclude"},
@@ -191,13 +190,6 @@ std::vector<std::string_view> reason_names() {
 Result<std::vector<Rule>> parse_rules(std::string_view text, const std::string& where) {
   const Source source{where};
   if (text.size() > kLargest) return source.fail_at(1, "too large for a file of rules", "4 MiB at most");
-  std::int64_t number = 1;
-  for (std::string_view rest = text; !rest.empty(); ++number) {
-    const std::size_t end = std::min(rest.find('\n'), rest.size());
-    if (std::count(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(end), '.') > kMostDots)
-      return source.fail_at(number, "a line with over 400 dots");
-    rest.remove_prefix(std::min(rest.size(), end + 1));
-  }
   const auto parsed = toml_text::parse(text);
   if (!parsed) return source.fail_at(parsed.error().line, parsed.error().what);
   Rule family;
