@@ -433,6 +433,7 @@ TEST(CheckpointSave, FullFileSystem) {
     EXPECT_EQ(newest_step(mount + "/c"), 1);
     save_now(*w, 3);  // nothing of the failed one takes room
     EXPECT_EQ(newest_step(mount + "/c"), 3);
+    EXPECT_EQ(std::distance(fs::directory_iterator(mount + "/c"), {}), 2);  // the lock, and that one
   }
   EXPECT_EQ(::umount(mount.c_str()), 0);
 }

@@ -239,7 +239,7 @@ Verdict judge(State& s, Pending& p) try {
 // Removes what will never be complete, once every rank has said its word, has ended or had its time.
 void sweep(State& s, std::vector<Pending>& doomed) {
   std::erase_if(doomed, [&](Pending& p) {
-    if (Clock::now() < p.deadline) {
+    if (Clock::now() < p.deadline && p.attempt.world > 1) {
       if (Clock::now() < p.next_look) return false;
       p.next_look = Clock::now() + peer_look;
       const Gathered g = gather(s.root, p.attempt, true);
