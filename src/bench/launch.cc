@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/closest.h"
+#include "base/fnv.h"
 #include "base/json_text.h"
 #include "base/output.h"
 #include "bench/embedded.h"
@@ -111,11 +112,7 @@ std::string spec_of(const BenchConfig& c, const BenchRun& r) {
   return j.dump();
 }
 
-std::string hash_of(const std::string& spec) {
-  std::uint64_t h = 14695981039346656037ull;  // FNV-1a
-  for (const char ch : spec) h = (h ^ static_cast<unsigned char>(ch)) * 1099511628211ull;
-  return fmt::format("{:016x}", h);
-}
+std::string hash_of(const std::string& spec) { return fmt::format("{:016x}", fnv1a(spec)); }
 
 Result<BenchRun> run_of_spec(const std::string& spec) {
   const auto bad = [&] { return fail("not a run that `orrery bench` wrote: " + quote_for_people(spec, 100)); };

@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/fnv.h"
 #include "checkpoint/safetensors.h"
 
 namespace orrery::ckpt {
@@ -208,12 +209,6 @@ Result<Metadata> metadata_of(const json& j) {
     out[key] = value.get<std::string>();
   }
   return out;
-}
-
-std::uint64_t fnv1a(std::string_view text) {
-  std::uint64_t h = 14695981039346656037ull;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return h;
 }
 
 // The pieces of one tensor, from all shards that have it.

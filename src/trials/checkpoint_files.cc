@@ -11,6 +11,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/fnv.h"
 #include "base/text_match.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
@@ -33,10 +34,8 @@ Status add_file(const std::string& path, const std::string& name, CheckpointFile
 }
 
 std::string fingerprint_of(const CheckpointFiles& files) {
-  std::uint64_t h = 0xcbf29ce484222325;  // FNV-1a: told apart, not protected
-  const auto add = [&](const void* data, std::size_t n) {
-    for (std::size_t i = 0; i < n; ++i) h = (h ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3;
-  };
+  std::uint64_t h = kFnvBegin;
+  const auto add = [&](const void* data, std::size_t n) { h = fnv1a({static_cast<const char*>(data), n}, h); };
   for (const CheckpointFile& f : files.files) {
     add(f.name.c_str(), f.name.size() + 1);
     add(&f.bytes, sizeof f.bytes);

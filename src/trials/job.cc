@@ -42,8 +42,6 @@ bool make_once(const std::string& path, const std::string& text) {
   return made;
 }
 
-std::string identity(const Child& child) { return fmt::format("{} {}", child.pid, child.started); }
-
 std::optional<JobSpec> read_job(const std::string& directory) {
   const Json j = read_json(directory + "/job.json");
   if (!j.is_object()) return {};
@@ -153,6 +151,17 @@ std::optional<JobResult> read_result(const std::string& directory) {
   r.loaded_here = j["loaded_here"];
   r.load_note = j["load_note"];
   return r;
+}
+
+std::string identity(const Child& child) { return fmt::format("{} {}", child.pid, child.started); }
+
+Child child_of(const std::string& text) {
+  Child c;
+  const std::size_t blank = text.find(' ');
+  if (blank == std::string::npos) return c;
+  c.pid = static_cast<pid_t>(std::strtol(text.c_str(), nullptr, 10));
+  c.started = std::strtoull(text.c_str() + blank, nullptr, 10);
+  return c;
 }
 
 std::optional<JobOwner> read_owner(const std::string& directory) {

@@ -55,6 +55,9 @@ struct JobOwner {
 std::optional<JobOwner> read_owner(const std::string& directory);
 // Makes sure that nobody begins this job any more. False: somebody has begun it.
 bool revoke_job(const std::string& directory);
+// "PID START" as text, and back; what is neither gives a child without a process.
+std::string identity(const Child& child);
+Child child_of(const std::string& text);
 std::optional<Child> read_child(const std::string& directory);
 
 // `path` itself, or the line of that file that this element of a Slurm array is.

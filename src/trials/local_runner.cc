@@ -66,7 +66,7 @@ class LocalRunner : public TrialRunner {
       terms.errors.assign(1, '=');
       const auto child = start_child(terms);
       if (!child) return tl::unexpected(child.error());
-      handles.push_back(fmt::format("{} {}", child->pid, child->started));
+      handles.push_back(identity(*child));
     }
     return handles;
   }
@@ -94,14 +94,6 @@ class LocalRunner : public TrialRunner {
 
  private:
   static std::string name(std::int64_t n) { return fmt::format("node{}", n); }
-  static Child child_of(const std::string& handle) {
-    Child c;
-    const std::size_t blank = handle.find(' ');
-    if (blank == std::string::npos) return c;
-    c.pid = static_cast<pid_t>(std::strtol(handle.c_str(), nullptr, 10));
-    c.started = std::strtoull(handle.c_str() + blank, nullptr, 10);
-    return c;
-  }
 
   EvalCluster cluster_;
   std::string program_;

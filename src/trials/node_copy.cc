@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/fnv.h"
 #include "base/shared_rate.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
@@ -47,9 +48,7 @@ Result<std::string> own_directory(const CopyTerms& terms) {
 std::string key_of(const std::string& source, const std::string& fingerprint) {
   std::error_code error;
   const fs::path whole = fs::weakly_canonical(source, error);
-  std::uint64_t h = 0xcbf29ce484222325;
-  for (const char c : error ? source : whole.string()) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return fmt::format("{:016x}-{}", h, fingerprint);
+  return fmt::format("{:016x}-{}", fnv1a(error ? source : whole.string()), fingerprint);
 }
 
 // Locks `path`, making it; `how` is of flock. Empty: another holds it (LOCK_NB), or it cannot be made.

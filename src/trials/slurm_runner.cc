@@ -6,49 +6,29 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <thread>
 
+#include "base/fnv.h"
 #include "base/output.h"
-#include "base/text_match.h"
 #include "slurm/slurm.h"
-#include "trials/job.h"
-#include "trials/runner.h"
+#include "trials/cluster_runner.h"
 
 namespace orrery {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostElements = 500;  // of an array; Slurm's own limit is 1,001 unless it was changed
 constexpr double kLookEvery = 1;            // seconds between two questions about the same array
-constexpr double kGrace = 5;                // a result may reach this machine after Slurm's word that the job is over
 
-class SlurmRunner : public TrialRunner {
+class SlurmRunner final : public ClusterRunner {
  public:
-  SlurmRunner(const EvalConfig& config, std::string program) : cluster_(config.cluster), program_(std::move(program)) {}
-
-  std::vector<JobPlace> places() const override {
-    std::vector<JobPlace> all;
-    for (std::int64_t g = 0; g < cluster_.nodes * cluster_.gpus_per_node; ++g) all.push_back({"", g});
-    return all;
-  }
-  CopyTerms copy_terms(const std::string&) const override {
-    return {cluster_.shared_memory, cluster_.shared_memory_gb * 1e9, cluster_.load_bytes_per_s};
-  }
-  bool local() const override { return false; }
+  using ClusterRunner::ClusterRunner;
 
   Result<std::vector<std::string>> start(const std::vector<JobStart>& jobs) override {
     std::vector<std::string> handles(jobs.size());
     std::map<std::pair<bool, std::string>, std::vector<std::size_t>> alike;  // on GPUs; nodes to avoid
-    for (std::size_t i = 0; i < jobs.size(); ++i) {
-      std::set<std::string> avoid(jobs[i].avoid.begin(), jobs[i].avoid.end());
-      if (static_cast<std::int64_t>(avoid.size()) >= cluster_.nodes) avoid.clear();  // there is no elsewhere
-      std::string list;
-      for (const std::string& n : avoid) list += (list.empty() ? "" : ",") + n;
-      alike[{jobs[i].place.gpu >= 0, list}].push_back(i);
-    }
+    for (std::size_t i = 0; i < jobs.size(); ++i) alike[{jobs[i].place.gpu >= 0, excluded(jobs[i])}].push_back(i);
     for (const auto& [how, rows] : alike)
       for (std::size_t from = 0; from < rows.size(); from += kMostElements) {
         const std::size_t n = std::min(kMostElements, rows.size() - from);
@@ -68,13 +48,11 @@ class SlurmRunner : public TrialRunner {
     const bool ended = std::all_of(rows->begin(), rows->end(), [&](const slurm::Job& j) {
       return over(j) || (owner && owner->job != 0 && static_cast<std::int64_t>(j.id) != owner->job);
     });
-    auto& since = over_since_[directory];
     if (!ended) {
-      since = {};
+      over_since_.erase(directory);
       return false;
     }
-    if (since == Clock::time_point{}) since = Clock::now();
-    if (std::chrono::duration<double>(Clock::now() - since).count() < kGrace) return false;
+    if (!over_for_long(directory)) return false;
     return owner || revoke_job(directory);
   }
 
@@ -90,11 +68,6 @@ class SlurmRunner : public TrialRunner {
     if (const std::vector<slurm::Job>* rows = rows_of(handle))
       for (const slurm::Job& j : *rows)
         if (j.state == slurm::State::pending) (void)slurm::cancel(j.id, terms());
-  }
-
-  std::string node_of(const std::string& directory) const override {
-    const auto owner = read_owner(directory);
-    return owner ? owner->host : std::string();
   }
 
   // On every node that worked: nobody uses the copies any more.
@@ -128,9 +101,7 @@ class SlurmRunner : public TrialRunner {
     to.insert(to.end(), more.begin(), more.end());
   }
   std::string prefix() const {  // of this state alone
-    std::uint64_t h = 0xcbf29ce484222325;
-    for (const char c : state_) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-    return fmt::format("orrery-evals-{:016x}", h);
+    return fmt::format("orrery-evals-{:016x}", fnv1a(state_));
   }
 
   Result<std::string> submit(const std::vector<JobStart>& jobs, const std::size_t* rows, std::size_t n, bool on_gpu,
@@ -143,13 +114,10 @@ class SlurmRunner : public TrialRunner {
     batch.token = prefix() + "-" + first.filename().string();
     const std::string list_path = state_ + "/" + batch.token + ".list";
     if (auto ok = write_file(list_path, list); !ok) return tl::unexpected(ok.error());
-    const std::vector<std::string>& own = on_gpu ? cluster_.slurm_options : cluster_.slurm_cpu_options;
+    const std::vector<std::string>& own = options_of(on_gpu);
     // Lost nodes are this coordinator's business: Slurm would begin the same job again.
     batch.options = {"--ntasks=1", "--no-requeue", fmt::format("--array=0-{}", n - 1)};
-    const bool says_gpus = std::any_of(own.begin(), own.end(), [](const std::string& o) {
-      return has_any(o, {"--gres", "--gpus"});
-    });
-    if (on_gpu && !says_gpus) batch.options.emplace_back("--gres=gpu:1");
+    if (on_gpu && !says_gpus(own)) batch.options.emplace_back("--gres=gpu:1");
     if (!avoid.empty()) batch.options.push_back("--exclude=" + avoid);
     add(own, batch.options);
     batch.argv = {program_, "evals", "job", list_path};
@@ -171,10 +139,8 @@ class SlurmRunner : public TrialRunner {
     return &rows;
   }
 
-  EvalCluster cluster_;
-  std::string program_, state_;  // state_: directory of the jobs
+  std::string state_;  // directory of the jobs
   std::map<std::string, std::pair<std::vector<slurm::Job>, Clock::time_point>> rows_;
-  std::map<std::string, Clock::time_point> over_since_;
 };
 
 }  // namespace
