@@ -84,26 +84,22 @@ TEST(CliEvalsRun, PeopleSeeOneTableOfScores) {
   EXPECT_NE(o.out.find("m      step-1      d1       items  10.0000     10  scored"), std::string::npos) << o.out;
 }
 
-TEST(CliEvalsRun, KilledAtManyMoments) {
+// Kills the coordinator at random moments until an evaluation is done; the kills.
+int killed_to_the_end(std::mt19937& random) {
   Evaluation e;
   e.plain(8, 40);
-  std::mt19937 random(7);
-  int kills = 0, rounds = 0;
-  for (bool done = false; !done && rounds < 300; ++rounds) {
+  int kills = 0;
+  for (;;) {
     fs::remove(e.dir / "out");
     const Child c = begin(e);
     const double wait = kills >= 25 ? 60 : std::uniform_real_distribution<>(0, 0.12)(random);
-    if (wait_child(c, wait)) {
-      done = true;
-      break;
-    }
+    if (wait_child(c, wait)) break;
     ::kill(c.pid, SIGKILL);
-    ASSERT_TRUE(wait_child(c, 30));
-    ++kills;
+    EXPECT_TRUE(wait_child(c, 30));
+    if (++kills > 300) break;
   }
-  EXPECT_GE(kills, 10);
   EXPECT_EQ(read_file(e.dir / "err"), "");
-  Json d = Json::parse(read_file(e.dir / "out"));
+  Json d = Json::parse(read_file(e.dir / "out"), nullptr, false);
   expect_scored_once(d, "step-1", 8, 40);
   std::vector<std::string> completed = e.lines("completed"), scored = e.lines("scored");
   std::sort(completed.begin(), completed.end());
@@ -111,6 +107,13 @@ TEST(CliEvalsRun, KilledAtManyMoments) {
   EXPECT_EQ(scored.size(), 8u) << "a metric ran twice";
   EXPECT_TRUE(jobs_of(e).empty());
   EXPECT_TRUE(e.memory_is_empty());
+  return kills;
+}
+
+TEST(CliEvalsRun, KilledAtManyMoments) {
+  std::mt19937 random(7);
+  int kills = 0;
+  while (kills < 12 && !HasFailure()) kills += killed_to_the_end(random);  // one is over the sooner the faster this is
 }
 
 TEST(CliEvalsRun, KilledWithItsJobsAtManyMoments) {
