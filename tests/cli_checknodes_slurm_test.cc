@@ -57,8 +57,7 @@ TEST_F(CliChecknodesSlurm, OpenMpi) {
   const Outcome o = in_job("node[0-3]", "\"$orrery\" checknodes --json --mib 1 --mpirun --hosts node[0-3]" + addresses);
   EXPECT_LE(o.status, 1) << o.err << o.out;
   const Json d = Json::parse(o.out, nullptr, false);
-  // Several mpiruns that start at once on one crowded machine may fail to meet; beside another node each one passes.
-  for (const Json& n : d["nodes"]) EXPECT_TRUE(n["verdict"] == "good" || n["verdict"] == "link") << o.out << o.err;
+  for (const Json& n : d["nodes"]) EXPECT_TRUE(n["verdict"] == "good" || n["verdict"] == "slow") << o.out << o.err;
   std::size_t measured = 0;
   for (const Json& t : d["tests"]) measured += t["gb_per_s"].is_number() && t["gb_per_s"] > 0;
   EXPECT_GE(measured, 2u) << o.out << o.err;

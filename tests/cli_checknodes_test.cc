@@ -1,9 +1,14 @@
 // orrery checknodes as a user meets it: real processes, and programs that stand for broken nodes.
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "cli_run.h"
+#include "processes/child.h"
 
 namespace orrery::test {
 namespace {
@@ -71,6 +76,43 @@ TEST(CliChecknodes, SlowAndLink) {
             "a good, b slow, c good, d good, e good, f good");
   EXPECT_EQ(verdicts(with_script("[[ \"$*\" != 'a b' ]]\n", "--hosts a,b,c,d,e,f", 1)),
             "a link, b link, c good, d good, e good, f good");
+}
+
+TEST(CliChecknodes, WithoutARateNobodyIsCalledSlowAndThatIsSaid) {
+  for (const char* last : {"done", "0", "-3", "nan"}) {
+    const Json d = with_script("echo 10; echo " + std::string(last) + "\n", "--hosts a,b,c,d", 0);
+    EXPECT_EQ(verdicts(d), "a good, b good, c good, d good");
+    ASSERT_EQ(d["notes"].size(), 1u) << last;
+    EXPECT_EQ(d["notes"][0]["name"], "no-rate");
+    EXPECT_EQ(d["notes"][0]["count"], 2);
+  }
+}
+
+// A machine far too small for so many processes at once slows each of them; what is left of that must not decide.
+TEST(CliChecknodes, ManyNodesOnASmallMachine) {
+  const Outcome o = orrery("checknodes --json --mib 1 --hosts 127.0.0.[1-32]");
+  const Json d = Json::parse(o.out, nullptr, false);
+  for (const Json& n : d["nodes"]) EXPECT_NE(n["verdict"], "bad") << n;
+  for (const Json& t : d["tests"]) EXPECT_TRUE(t["passed"]) << t;
+}
+
+TEST(CliChecknodes, KilledItLeavesNothingBehind) {
+  for (const int signal : {SIGKILL, SIGQUIT}) {
+    const TempDir dir;
+    write_text(dir / "test.sh", "echo $$ > '" + (dir / "pid") + "'; exec sleep 60\n");
+    const auto child = start_child(
+        {.argv = {ORRERY_BINARY, "checknodes", "--hosts", "a,b", "--command", "bash", "--argument", dir / "test.sh"}});
+    ASSERT_TRUE(child) << child.error().line();
+    pid_t pid = 0;
+    for (int i = 0; i < 1000 && !(std::ifstream(dir / "pid") >> pid); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ASSERT_GT(pid, 0);
+    const Child test{pid, start_time_of(pid)};
+    ::kill(child->pid, signal);
+    EXPECT_TRUE(wait_child(*child, 30));
+    for (int i = 0; i < 500 && is_alive(test); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(is_alive(test)) << signal;
+  }
 }
 
 TEST(CliChecknodes, NoGoodNodeIsSaid) {
@@ -181,7 +223,9 @@ TEST(CliChecknodes, RefusedInOneLine) {
   refused("--hosts a,b",
           "--hosts: not an address of this machine's loopback: a (--slurm, --launch, --mpirun and --command test "
           "other nodes)");
-  refused("--hosts a,b --command /no/such/program", "/no/such/program: cannot be started: No such file or directory");
+  refused(
+      "--hosts a,b --command /no/such/program",
+      "/no/such/program: cannot be started: No such file or directory (the name of a program on PATH, or its path)");
   refused("--hosts a,b --command true --timeout 0", "--timeout: not a number from 0.01 to 86400: 0");
   refused("--hosts 127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4,127.0.0.5 --mib 1024",
           "--mib: 5 processes of 1024 MiB, 4096 MiB at most (less)");

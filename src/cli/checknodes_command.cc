@@ -81,6 +81,15 @@ Document document_of(const std::vector<std::string>& nodes, const NodeCheck& che
                                 t.outcome.why.empty() ? Cell{} : Cell{t.outcome.why}});
   }
   d.sections = {std::move(verdicts), std::move(tests)};
+  const auto silent = std::find_if(check.tests.begin(), check.tests.end(),
+                                   [](const GroupTest& t) { return t.outcome.passed && t.outcome.gb_per_s <= 0; });
+  if (silent != check.tests.end()) {
+    const auto n = std::count_if(silent, check.tests.end(),
+                                 [](const GroupTest& t) { return t.outcome.passed && t.outcome.gb_per_s <= 0; });
+    d.notes.add(
+        "no-rate", Severity::warning, static_cast<std::uint64_t>(n), nodes[silent->nodes.front()],
+        "the last line of the program's output ends in no rate above 0 (GB/s): whether these are slow is unknown");
+  }
   if (check.no_good_node && nodes.size() > 1)
     d.notes.add("no-good-node", Severity::warning, 1, nodes.front(),
                 "no group passed: nodes were tested alone, and what is between them may be at fault");

@@ -240,7 +240,9 @@ Result<Child> start_child(const ChildTerms& terms) {
   plan.in = in.get();
   plan.out = plan.err = out->get();
   Descriptor separate;
-  if (terms.errors != "=") {
+  if (terms.errors == "&") {
+    plan.err = STDERR_FILENO;
+  } else if (terms.errors != "=") {
     auto err = open_output(terms.errors);
     if (!err) return tl::unexpected(err.error());
     separate = std::move(*err);

@@ -17,8 +17,8 @@ struct ChildTerms {
   std::vector<std::string> argv = {};                                 // argv[0] is looked for on PATH
   std::vector<std::pair<std::string, std::string>> environment = {};  // beside and before this process's own
   std::string directory = {};                                         // "" = this process's own
-  std::string output = {},
-              errors = {};  // files, appended to, made with mode 0600; "" = /dev/null; errors "=": where output goes
+  // Files, appended to, made with mode 0600; "" = /dev/null; errors "=": where output goes, "&": this process's own.
+  std::string output = {}, errors = {};
   bool dies_with_parent = false;  // killed when the thread that started it ends
 };
 

@@ -7,10 +7,12 @@ namespace orrery {
 class EndSignals {
  public:
   EndSignals() {
-    sigset_t ends;
-    ::sigemptyset(&ends);
-    for (const int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&ends, s);
-    ::pthread_sigmask(SIG_BLOCK, &ends, &before_);
+    ::sigemptyset(&ends_);
+    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+      struct sigaction now {};
+      if (::sigaction(s, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) ::sigaddset(&ends_, s);  // as under nohup
+    }
+    ::pthread_sigmask(SIG_BLOCK, &ends_, &before_);
   }
   ~EndSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
   EndSignals(const EndSignals&) = delete;
@@ -19,12 +21,13 @@ class EndSignals {
   bool came() const {
     sigset_t pending;
     ::sigpending(&pending);
-    return ::sigismember(&pending, SIGINT) == 1 || ::sigismember(&pending, SIGTERM) == 1 ||
-           ::sigismember(&pending, SIGHUP) == 1;
+    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT})
+      if (::sigismember(&pending, s) == 1 && ::sigismember(&ends_, s) == 1) return true;
+    return false;
   }
 
  private:
-  sigset_t before_;
+  sigset_t ends_, before_;
 };
 
 }  // namespace orrery

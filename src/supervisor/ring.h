@@ -29,8 +29,10 @@ int listen_at(SocketAddress& address);
 // Connects from `own` (its port does not matter) to `to`. -1 = errno says why.
 int connect_from(SocketAddress own, const SocketAddress& to);
 
-// Member `index` of `members`: chunks of `bytes` bytes go once round; what arrives is compared. Bus bandwidth in GB/s,
-// or below 0: something was lost or altered, or `watched` (-1 = nothing) has ended or has something to say.
+// Member `index` of `members`: chunks of `bytes` bytes go round, for a fifth of a second and once at least; what
+// arrives is compared. Bus bandwidth of the fastest round in GB/s: what slows a node down is there every time, what a
+// busy machine does to one round is not. Below 0: something was lost or altered, or `watched` (-1 = nothing) has ended
+// or has something to say.
 double gather_in_ring(int to, int from, std::size_t index, std::size_t members, std::size_t bytes, int watched);
 
 }  // namespace orrery

@@ -1,7 +1,5 @@
 // Back-end of checknodes: an external command.
-#include <fcntl.h>
-#include <spawn.h>
-#include <unistd.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,10 +8,9 @@
 #include <memory>
 
 #include "base/number_text.h"
+#include "processes/child.h"
 #include "supervisor/group_processes.h"
 #include "supervisor/group_runs.h"
-
-extern char** environ;
 
 namespace orrery {
 namespace {
@@ -42,25 +39,6 @@ std::vector<std::string> argv_of(const GroupRunTerms& terms, const std::vector<s
   return argv;
 }
 
-int start(const std::vector<std::string>& words, int out, pid_t& pid) {  // errno
-  std::vector<char*> argv;
-  std::vector<std::string> copies = words;
-  for (std::string& word : copies) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&files);
-  ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  ::posix_spawnattr_setpgroup(&attributes, 0);
-  const int error = ::posix_spawnp(&pid, argv[0], &files, &attributes, argv.data(), environ);
-  ::posix_spawnattr_destroy(&attributes);
-  ::posix_spawn_file_actions_destroy(&files);
-  return error;
-}
-
 // The last number of the last line that is not empty; 0 = none.
 double last_number(std::FILE* file) {
   std::string text(4096, '\0');
@@ -86,18 +64,20 @@ Result<std::vector<GroupOutcome>> run_commands(const GroupRunTerms& terms, const
                                                const std::vector<NodeGroup>& groups) {
   std::vector<std::vector<pid_t>> started;
   std::vector<TempFile> outputs;
-  const auto cannot = [&](int error) {
+  const auto cannot = [&](const Error& why) {
     wait_for_groups(started, 0);
-    return fail(std::string("cannot be started: ") + std::strerror(error), terms.argv.front());
+    return tl::unexpected(why);
   };
   for (const NodeGroup& group : groups) {
     outputs.emplace_back(std::tmpfile());
-    if (!outputs.back()) return cannot(errno);
-    ::fcntl(::fileno(outputs.back().get()), F_SETFD, FD_CLOEXEC);
-    pid_t pid = 0;
-    if (const int error = start(argv_of(terms, nodes, group), ::fileno(outputs.back().get()), pid); error != 0)
-      return cannot(error);
-    started.push_back({pid});
+    if (!outputs.back())
+      return cannot(Error{std::string("no temporary file: ") + std::strerror(errno), terms.argv.front(), ""});
+    const auto child = start_child({.argv = argv_of(terms, nodes, group),
+                                    .output = fmt::format("/dev/fd/{}", ::fileno(outputs.back().get())),
+                                    .errors = "&",
+                                    .dies_with_parent = true});
+    if (!child) return cannot(child.error());
+    started.push_back({child->pid});
   }
   const std::vector<bool> passed = wait_for_groups(started, terms.timeout_s);
   std::vector<GroupOutcome> outcomes;

@@ -1,9 +1,11 @@
 // Back-end of checknodes: an all-gather in a ring over TCP, among processes on this machine's loopback.
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "supervisor/group_processes.h"
@@ -53,6 +55,7 @@ Result<std::vector<GroupOutcome>> run_rings(const GroupRunTerms& terms, const st
     if (!loopback(node))
       return fail("not an address of this machine's loopback: " + node, "--hosts",
                   "--slurm, --launch, --mpirun and --command test other nodes");
+  const pid_t self = ::getpid();
   std::vector<Ring> rings(groups.size());
   std::vector<std::vector<pid_t>> started(groups.size());
   const auto cannot = [&](const std::string& what) {
@@ -75,6 +78,8 @@ Result<std::vector<GroupOutcome>> run_rings(const GroupRunTerms& terms, const st
       if (pid < 0) return cannot("no process");
       if (pid == 0) {
         ::setpgid(0, 0);
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody else would end it once this process is killed
+        if (::getppid() != self) ::_exit(1);
         const double rate = take_part(r.members, i, terms.bytes);
         ::_exit(rate > 0 && ::write(r.told[1], &rate, sizeof rate) == sizeof rate ? 0 : 1);
       }
