@@ -97,7 +97,8 @@ int main(int argc, char** argv) {
   // Checked before anything is told: what was measured, and was not noisy, comes back.
   for (const OperatorRow& r : table->rows) {
     const double ns = modelled_ns(r, whole);
-    if (ns > 0 && r.kind != OperatorKind::attention && !r.noisy && std::abs(std::log(ns / r.ns)) > 0.3) {
+    const double lowest = r.least_ns > 0 ? r.least_ns : r.ns;
+    if (ns > 0 && r.kind != OperatorKind::attention && !r.noisy && (ns < 0.7 * lowest || ns > 1.4 * r.ns)) {
       fmt::print(stderr, "{} {} is measured as {:.0f} ns and modelled as {:.0f}\n", kernel_text(r), shape_text(r), r.ns,
                  ns);
       return 1;

@@ -31,7 +31,8 @@ TEST(BenchLines, StepsMemoryAndWhatElseAWorkerSays) {
       "{\"orrery_bench\": \"step\", \"step\": 0, \"warmup\": true, \"ms\": 900}\n"
       "[rank0]: {\"orrery_bench\": \"step\", \"step\": 1, \"ms\": 10.5, \"cpu_ms\": 9}\n"
       "{\"orrery_bench\": \"step\", \"step\": 2, \"ms\": 11}\n"
-      "{\"orrery_bench\": \"memory\", \"rank\": 0, \"device_peak_bytes\": 5, \"host_peak_bytes\": 100}\n"
+      "{\"orrery_bench\": \"memory\", \"rank\": 0, \"device_peak_bytes\": 5, \"host_peak_bytes\": 100, "
+      "\"host_base_bytes\": 30}\n"
       "{\"orrery_bench\": \"memory\", \"rank\": 1, \"device_peak_bytes\": 7, \"host_peak_bytes\": 50}\n"
       "{\"orrery_bench\": \"step\", \"ms\": -1}\n"
       "{\"orrery_bench\": \"step\", \"ms\": \"x\"}\n"
@@ -44,6 +45,7 @@ TEST(BenchLines, StepsMemoryAndWhatElseAWorkerSays) {
   EXPECT_FALSE(r.steps[1].cpu_ms);
   EXPECT_EQ(r.device_peak_bytes, 7);  // of the fullest rank
   EXPECT_EQ(r.host_peak_bytes, 150);  // of all together
+  EXPECT_EQ(r.host_base_bytes, 30);
   EXPECT_EQ(r.environment, "{\"torch\":\"9\"}");
   EXPECT_EQ(r.bad_lines, 3);
   EXPECT_TRUE(r.done);

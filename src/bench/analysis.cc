@@ -22,7 +22,7 @@ std::optional<double> error_of(double estimated, double measured) {
 std::optional<double> BenchEntry::memory_gib() const {
   if (!row) return std::nullopt;
   if (row->device_memory_gib || !row->host_memory_gib) return row->device_memory_gib;
-  return *row->host_memory_gib / static_cast<double>(run.gpus);
+  return (*row->host_memory_gib - row->host_base_gib.value_or(0)) / static_cast<double>(run.gpus);
 }
 std::optional<double> BenchEntry::error_pct() const {
   if (!done() || !estimate.unknown.empty() || row->step_ms.count == 0) return std::nullopt;

@@ -95,6 +95,7 @@ void set_power(const MachineSamples& s, const WorkerReport& r, RunRow& row) {
   row.device_memory_gib = gib(s.device_peak_bytes ? s.device_peak_bytes : r.device_peak_bytes);
   row.device_allocated_gib = gib(r.device_allocated_bytes);
   row.host_memory_gib = gib(r.host_peak_bytes ? r.host_peak_bytes : s.host_peak_bytes);
+  row.host_base_gib = r.host_peak_bytes ? gib(r.host_base_bytes) : std::nullopt;
 }
 
 void set_times(const BenchRun& run, const WorkerReport& r, RunRow& row) {

@@ -23,6 +23,7 @@ create table runs(
   slurm_job text not null default '', directory text not null, environment integer references environments(id),
   steps integer not null default 0, mean_ms real, median_ms real, sd_ms real, cpu_ms real, prefill_ms real,
   decode_ms real, tokens_per_s real, device_memory_gib real, device_allocated_gib real, host_memory_gib real,
+  host_base_gib real,
   device_power_w real, host_power_w real, device_mhz real, host_mhz real, load real, estimated_step_ms real,
   estimated_memory_gib real, overhead_s real not null default 0, after_s real not null default 0,
   traced integer not null default 0);
@@ -38,8 +39,9 @@ create table operators(run integer not null references runs(id), operation text 
 constexpr const char* kColumns =
     "id, run, spec, hash, kind, attempt, batch, state, reason, category, root_cause, advice, started, seconds, "
     "startup_s, pid, pid_started, host, slurm_job, directory, environment, steps, mean_ms, median_ms, sd_ms, cpu_ms, "
-    "prefill_ms, decode_ms, tokens_per_s, device_memory_gib, device_allocated_gib, host_memory_gib, device_power_w, "
-    "host_power_w, device_mhz, host_mhz, load, estimated_step_ms, estimated_memory_gib, overhead_s, after_s, traced";
+    "prefill_ms, decode_ms, tokens_per_s, device_memory_gib, device_allocated_gib, host_memory_gib, host_base_gib, "
+    "device_power_w, host_power_w, device_mhz, host_mhz, load, estimated_step_ms, estimated_memory_gib, overhead_s, "
+    "after_s, traced";
 
 void put(Statement& s, int at, const std::optional<double>& value) {
   if (value && std::isfinite(*value)) {
@@ -130,8 +132,9 @@ Status ResultStore::finish(const RunRow& r, const std::vector<MeasuredStep>& ste
               "update runs set state = ?, reason = ?, category = ?, root_cause = ?, advice = ?, seconds = ?, "
               "startup_s = ?, environment = (select id from environments where json = ?), steps = ?, mean_ms = ?, "
               "median_ms = ?, sd_ms = ?, cpu_ms = ?, prefill_ms = ?, decode_ms = ?, tokens_per_s = ?, "
-              "device_memory_gib = ?, device_allocated_gib = ?, host_memory_gib = ?, device_power_w = ?, "
-              "host_power_w = ?, device_mhz = ?, host_mhz = ?, overhead_s = ?, after_s = ?, traced = ?, batch = ? "
+              "device_memory_gib = ?, device_allocated_gib = ?, host_memory_gib = ?, host_base_gib = ?, "
+              "device_power_w = ?, host_power_w = ?, device_mhz = ?, host_mhz = ?, overhead_s = ?, after_s = ?, traced "
+              "= ?, batch = ? "
               "where id = ?");
   s.bind(1, name_of(r.state)).bind(2, r.reason).bind(3, r.category).bind(4, r.root_cause).bind(5, r.advice);
   s.bind(6, r.seconds).bind(8, environment).bind(9, r.step_ms.count);
@@ -140,14 +143,14 @@ Status ResultStore::finish(const RunRow& r, const std::vector<MeasuredStep>& ste
   put(s, 10, any ? std::optional(r.step_ms.mean) : std::nullopt);
   put(s, 11, any ? std::optional(r.step_ms.median) : std::nullopt);
   put(s, 12, any ? std::optional(r.step_ms.sd) : std::nullopt);
-  const std::array<const std::optional<double>*, 11> more = {
+  const std::array<const std::optional<double>*, 12> more = {
       &r.cpu_ms,          &r.prefill_ms,        &r.decode_ms,
       &r.tokens_per_s,    &r.device_memory_gib, &r.device_allocated_gib,
-      &r.host_memory_gib, &r.device_power_w,    &r.host_power_w,
-      &r.device_mhz,      &r.host_mhz};
+      &r.host_memory_gib, &r.host_base_gib,     &r.device_power_w,
+      &r.host_power_w,    &r.device_mhz,        &r.host_mhz};
   for (std::size_t i = 0; i < more.size(); ++i) put(s, 13 + static_cast<int>(i), *more[i]);
-  s.bind(24, r.overhead_s).bind(25, r.after_s).bind(26, static_cast<std::int64_t>(r.traced)).bind(27, r.batch);
-  s.bind(28, r.id);
+  s.bind(25, r.overhead_s).bind(26, r.after_s).bind(27, static_cast<std::int64_t>(r.traced)).bind(28, r.batch);
+  s.bind(29, r.id);
   if (!s.done()) return store_.trouble();
   Statement step(store_.get(), "insert or replace into steps(run, step, ms, cpu_ms) values(?, ?, ?, ?)");
   for (const MeasuredStep& m : steps) {
@@ -210,13 +213,14 @@ Result<std::vector<RunRow>> ResultStore::rows() const {
     r.host = s.text(17), r.slurm_job = s.text(18), r.directory = s.text(19);
     r.environment = s.is_null(20) ? 0 : s.integer(20);
     r.step_ms = {s.integer(21), s.number(22), s.number(23), s.number(24)};
-    const std::array<std::optional<double>*, 14> more = {&r.cpu_ms,
+    const std::array<std::optional<double>*, 15> more = {&r.cpu_ms,
                                                          &r.prefill_ms,
                                                          &r.decode_ms,
                                                          &r.tokens_per_s,
                                                          &r.device_memory_gib,
                                                          &r.device_allocated_gib,
                                                          &r.host_memory_gib,
+                                                         &r.host_base_gib,
                                                          &r.device_power_w,
                                                          &r.host_power_w,
                                                          &r.device_mhz,
@@ -225,7 +229,7 @@ Result<std::vector<RunRow>> ResultStore::rows() const {
                                                          &r.estimated_step_ms,
                                                          &r.estimated_memory_gib};
     for (std::size_t i = 0; i < more.size(); ++i) *more[i] = maybe(s, 25 + static_cast<int>(i));
-    r.overhead_s = s.number(39), r.after_s = s.number(40), r.traced = static_cast<int>(s.integer(41));
+    r.overhead_s = s.number(40), r.after_s = s.number(41), r.traced = static_cast<int>(s.integer(42));
     rows.push_back(std::move(r));
   }
   if (!s.ok()) return store_.trouble();

@@ -64,6 +64,7 @@ struct RunRow {
   std::optional<double> cpu_ms{}, prefill_ms{}, decode_ms{};  // medians
   std::optional<double> tokens_per_s{};
   std::optional<double> device_memory_gib{}, device_allocated_gib{}, host_memory_gib{};  // peak; device: largest rank
+  std::optional<double> host_base_gib{};  // of host_memory_gib what was there before the model was made
   std::optional<double> device_power_w{}, host_power_w{};  // mean while it ran, all devices; absent = not readable
   std::optional<double> device_mhz{}, host_mhz{}, load{};  // clocks, and the load when it began
   std::optional<double> estimated_step_ms{}, estimated_memory_gib{};

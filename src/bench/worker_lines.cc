@@ -53,7 +53,10 @@ bool take(const Json& j, WorkerReport& r) {
     };
     larger(r.device_peak_bytes, number(j, "device_peak_bytes"));
     larger(r.device_allocated_bytes, number(j, "device_allocated_bytes"));
-    if (const auto host = number(j, "host_peak_bytes")) r.host_peak_bytes = r.host_peak_bytes.value_or(0) + *host;
+    if (const auto host = number(j, "host_peak_bytes")) {
+      r.host_peak_bytes = r.host_peak_bytes.value_or(0) + *host;
+      r.host_base_bytes += std::min(*host, number(j, "host_base_bytes").value_or(0));
+    }
     return true;
   }
   if (kind == "environment") {

@@ -21,6 +21,7 @@ struct WorkerReport {
   std::string traces;                                                   // directory
   std::optional<double> device_peak_bytes{}, device_allocated_bytes{};  // the largest rank
   std::optional<double> host_peak_bytes{};                              // sum over the ranks that told
+  double host_base_bytes = 0;                                           // ... of it before there was a model
   std::optional<double> power_w{};
   std::int64_t bad_lines = 0;  // that have the key and are not as they should be
   std::string first_bad;

@@ -52,7 +52,8 @@ Timing measure(const std::function<double(std::int64_t)>& run, const MeasureTerm
   t.spread = (quantile(each, 0.75) - quantile(each, 0.25)) / 2 / t.ns;
   t.batches = static_cast<std::int64_t>(each.size());
   t.repetitions = n;
-  t.noisy = t.spread > terms.noisy;
+  // Quartiles do not see that most batches were slow.
+  t.noisy = t.spread > terms.noisy || t.ns > (1 + 5 * terms.noisy) * t.least_ns;
   return t;
 }
 

@@ -10,7 +10,7 @@ struct MeasureTerms {
   int least_batches = 5;      // whatever they take ...
   int most_batches = 50;
   double budget_ns = 200e6;  // ... then until so much has been spent, warm-up included
-  double noisy = 0.1;        // a spread above is not to be relied on
+  double noisy = 0.1;        // a spread above is not to be relied on, nor a median five times as far above the least
 };
 
 struct Timing {

@@ -44,6 +44,15 @@ struct Errors {
   Cell mean() const { return known_cell(n > 0, sum / static_cast<double>(n)); }
 };
 
+// Runs that stand there without an estimate beside them.
+void note_what_is_not_estimated(Document& d, const BenchFacts& facts) {
+  if (!facts.has_platform) return;
+  for (const BenchEntry& e : facts.entries)
+    if (e.done() && !e.estimate.unknown.empty())
+      d.notes.add("not-estimated", Severity::info, 1, e.run.id() + ": " + e.estimate.unknown,
+                  "measured, with nothing to compare");
+}
+
 }  // namespace
 
 Document bench_plan_document(const BenchConfig& config, const RunPlan& plan, const BenchFacts& facts) {
@@ -89,6 +98,7 @@ Document bench_run_document(const BenchConfig& config, const SweepResult& result
   add_bench_runs(d, facts, false);
   d.sections.push_back(bench_states(facts));
   d.notes.merge(result.notes);
+  note_what_is_not_estimated(d, facts);
   return d;
 }
 
@@ -137,6 +147,7 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
   if (facts.environments.size() > 1)
     d.notes.add("several-environments", Severity::warning, facts.environments.size(), "",
                 "runs of one store were measured with different machines or versions: \"environments\" says which");
+  note_what_is_not_estimated(d, facts);
   const NoiseCheck noise = noise_of(facts.rows);
   if (noise.drifts)
     d.notes.add("drift", Severity::warning, 1,

@@ -26,11 +26,12 @@ def refuse(reason):
     sys.exit(4)
 
 
-def host_peak_bytes():
+def host_bytes(key):
+    """Of this process, as the kernel counts them: VmHWM, RssAnon, RssFile."""
     try:
         with open("/proc/self/status", encoding="ascii") as status:
             for line in status:
-                if line.startswith("VmHWM:"):
+                if line.startswith(key + ":"):
                     return int(line.split()[1]) * 1024
     except OSError:
         pass

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from report import host_peak_bytes, missing, refuse, tell
+from report import host_bytes, missing, refuse, tell
 
 try:
     import torch
@@ -282,6 +282,7 @@ def main(job_of, before=lambda: None):
         tell("environment", **environment(place))
     if spec["precision"] == "tf32" and place.cuda:
         torch.backends.cuda.matmul.allow_tf32 = True
+    heap = host_bytes("RssAnon")  # Python's and its libraries', before there is a model
     job = job_of(spec, place)
     if place.rank == 0:
         tell("ready", parameters=job.parameters, learning=job.learning)
@@ -301,7 +302,10 @@ def main(job_of, before=lambda: None):
         dist.barrier()
     for i in range(spec["steps"]):
         measured(spec["warmup_steps"] + i, False)
-    memory = {"rank": place.rank, "host_peak_bytes": host_peak_bytes()}
+    memory = {"rank": place.rank, "host_peak_bytes": host_bytes("VmHWM")}
+    mapped = host_bytes("RssFile")  # programs and libraries, as far as they were needed
+    if heap is not None and mapped is not None:
+        memory["host_base_bytes"] = heap + mapped
     if place.cuda:
         memory["device_peak_bytes"] = torch.cuda.max_memory_reserved()
         memory["device_allocated_bytes"] = torch.cuda.max_memory_allocated()
