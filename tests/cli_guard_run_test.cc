@@ -143,6 +143,21 @@ TEST(CliGuardRun, NotANumberGoesBackAndLeavesTheBatchesOut) {
   EXPECT_FALSE(job.two());
 }
 
+TEST(CliGuardRun, ALossThatLeapsGoesBackAndLeavesTheBatchesOut) {
+  for (const std::string pace : {"", " --fault slow@0:0:10"}) {  // the quick one is over before anybody looks
+    Guarded job("--fault spike@22 --keep 20" + pace, 60);
+    job.config += "[loss]\nspike_window = 12\nspike_steps = 4\n";
+    const Outcome o = job.run();
+    EXPECT_EQ(o.status, 0) << o.err;
+    const Json d = answer(o);
+    ASSERT_EQ(d["attempts"].size(), 2u);
+    const std::string skip = d["attempts"][1]["skip"];
+    EXPECT_TRUE(skip == "20:24" || skip == "15:24") << skip << ": iteration 24 is the first that is logged as bad";
+    EXPECT_EQ(job.weights(), undisturbed(60, "--skip " + skip)) << o.err;
+    EXPECT_FALSE(job.two());
+  }
+}
+
 TEST(CliGuardRun, ToldToEndTheJobSavesAndGoesOnWhenStartedAgain) {
   Guarded job("", 3000);
   const std::string out = (job.dir / "s") + "/attempt-1.out";

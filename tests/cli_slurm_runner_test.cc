@@ -150,6 +150,30 @@ TEST_F(CliSlurmRunner, TheFirstRankThatFailedIsNamed) {
   EXPECT_TRUE(state.lost.empty());
 }
 
+// A dying node: its keeper could still tell that the rank was killed, srun heard nothing of it.
+TEST_F(CliSlurmRunner, ANodeThatDiedAfterItsRankIsLost) {
+  SlurmRunner r = runner("2");
+  const auto handle = r.start(spec_in(dir_, {"sleep", "1000"}));
+  ASSERT_TRUE(handle.has_value()) << handle.error().line();
+  ASSERT_TRUE(runs(r, *handle));
+  const SlurmFiles files(dir_.path.string(), 1);
+  ASSERT_TRUE(wait_for(30, [&] { return read_reports(files).size() == 2; }));
+  EXPECT_TRUE(r.poll(*handle)->lost.empty());
+  ASSERT_EQ(lab_->command("kill node1"), "");
+  RankReport report = read_reports(files)[1];
+  ASSERT_EQ(report.node, "node1");
+  report.state = RankReport::State::killed;
+  report.value = SIGKILL;
+  report.ended = 1;
+  ASSERT_TRUE(write_line(files.rank(1), to_line(report), true).has_value());
+  AttemptState state;
+  ASSERT_TRUE(wait_for(60, [&] {
+    if (const auto s = r.poll(*handle)) state = *s;
+    return !state.lost.empty() || state.phase == AttemptPhase::ended;
+  }));
+  EXPECT_EQ(state.lost, (std::vector<std::string>{"node1"})) << state.detail;
+}
+
 TEST_F(CliSlurmRunner, WhatCannotStartIsNoFailureOfTraining) {
   SlurmRunner r = runner("1");
   const auto handle = r.start(spec_in(dir_, {"/no/such/program"}));

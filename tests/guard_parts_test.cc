@@ -232,6 +232,11 @@ TEST(GuardKeeper, WritesDownHowItEnded) {
   const auto killed = keep(2, {"sh", "-c", "kill -9 $$"});
   ASSERT_TRUE(killed);
   EXPECT_EQ(killed->signal, 9);
+  EXPECT_FALSE(killed->out_of_memory) << "the kernel had no part in it";
+  const AttemptFiles hungry(dir.path.string(), 4);
+  write_text(hungry.exit, "signal 9 out-of-memory\n");
+  EXPECT_TRUE(read_exit(hungry)->out_of_memory);
+  EXPECT_EQ(read_exit(hungry)->signal, 9);
   const auto none = keep(3, {"/nonexistent/program"});
   ASSERT_TRUE(none);
   EXPECT_NE(none->failed.find("/nonexistent/program"), std::string::npos) << none->failed;

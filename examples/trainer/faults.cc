@@ -58,6 +58,7 @@ bool Faults::first_time(const Fault& f) const {
 
 void Faults::strike(std::int64_t step) {
   poisoned_ = false;
+  too_far_ = 1;
   for (const Fault& f : settings_.faults) {
     if (f.step != step || f.rank != rank_ || !first_time(f)) continue;
     std::fprintf(stderr, "orrery_trainer: rank %d: fault %s at iteration %lld\n", rank_, f.kind.c_str(),
@@ -74,6 +75,7 @@ void Faults::strike(std::int64_t step) {
     if (f.kind == "oom") out_of_memory();
     if (f.kind == "error") throw std::runtime_error("shape '[2, 3]' is invalid for input of size 5");
     if (f.kind == "nan") poisoned_ = true;
+    if (f.kind == "spike") too_far_ = 1000;
     if (f.kind == "slow") delay_ms_ = f.value;
     if (f.kind == "storage") storage_full_ = true;
   }

@@ -29,12 +29,14 @@ T number(const std::string& text, const std::string& what) {
 }
 
 Fault fault_of(const std::string& text) {
-  static constexpr const char* kinds[] = {"kill", "crash", "hang", "nan", "slow", "storage", "corrupt", "oom", "error"};
+  static constexpr const char* kinds[] = {"kill", "crash",   "hang",    "nan", "spike",
+                                          "slow", "storage", "corrupt", "oom", "error"};
   const std::vector<std::string> at = split(text, '@');
   const std::vector<std::string> rest = at.size() == 2 ? split(at[1], ':') : std::vector<std::string>();
   if (rest.empty() || rest.size() > 3) throw CLI::ValidationError("--fault", text + " is not KIND@STEP[:RANK[:VALUE]]");
   if (std::find(std::begin(kinds), std::end(kinds), at[0]) == std::end(kinds)) {
-    throw CLI::ValidationError("--fault", at[0] + " is none of kill crash hang nan slow storage corrupt oom error");
+    throw CLI::ValidationError("--fault",
+                               at[0] + " is none of kill crash hang nan spike slow storage corrupt oom error");
   }
   Fault f{at[0], number<std::int64_t>(rest[0], "--fault"), 0, 0};
   if (rest.size() > 1) f.rank = number<int>(rest[1], "--fault");
@@ -133,8 +135,9 @@ Settings parse(int argc, char** argv) {
   app.add_option("--heartbeat", s.heartbeat, "directory: a file a rank with iteration, time and what it does");
   app.add_option(
       "--fault", faults,
-      "KIND@STEP[:RANK[:VALUE]]: kill, crash, hang, nan, slow (VALUE ms a step from then on), storage (full\n"
-      "from then on), corrupt (the newest checkpoint, then kill), oom, error");
+      "KIND@STEP[:RANK[:VALUE]]: kill, crash, hang, nan, spike (the rank's part of the update is far too\n"
+      "large), slow (VALUE ms a step from then on), storage (full from then on), corrupt (the newest checkpoint,\n"
+      "then kill), oom, error");
   app.add_option("--fault-marks", s.fault_marks, "directory: each fault strikes once, whatever is started again");
   app.add_option("--weights-out", s.weights_out, "the final weights as a safetensors file");
   app.add_option(

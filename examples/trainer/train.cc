@@ -296,7 +296,7 @@ void Trainer::update(std::int64_t number, std::span<const double> gradient) {
     float& v = square_[i - begin_];
     m = 0.9f * m + 0.1f * g;
     v = 0.95f * v + 0.05f * g * g;
-    const double change = m * mean_scale / (std::sqrt(v * square_scale) + 1e-8);
+    const double change = faults_.too_far() * m * mean_scale / (std::sqrt(v * square_scale) + 1e-8);
     weights_[i] -= static_cast<float>(s_.learning_rate * change);
   }
   ring_.all_gather(weights_);

@@ -190,15 +190,6 @@ std::optional<double> load_average() {
   return x;
 }
 
-std::optional<std::int64_t> kernel_oom_kills() {
-  std::ifstream in("/proc/vmstat");
-  for (std::string line; std::getline(in, line);) {
-    std::int64_t n = 0;
-    if (line.rfind("oom_kill ", 0) == 0 && read_int(line.substr(9), n) == NumberState::ok) return n;
-  }
-  return std::nullopt;
-}
-
 std::string environment_json(const DeviceLibrary* devices, const std::string& worker) {
   Json j;
   j["orrery"] = ORRERY_VERSION;

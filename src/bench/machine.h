@@ -71,8 +71,7 @@ class Sampler {
   std::chrono::steady_clock::time_point begin_, now_;
 };
 
-std::optional<double> load_average();            // of one minute
-std::optional<std::int64_t> kernel_oom_kills();  // since boot
+std::optional<double> load_average();  // of one minute
 std::string host_name();
 
 }  // namespace orrery

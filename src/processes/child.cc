@@ -209,6 +209,15 @@ std::uint64_t start_time_of(pid_t pid) {
   return line ? line->started : 0;
 }
 
+std::optional<std::int64_t> kernel_oom_kills() {
+  std::ifstream in("/proc/vmstat");
+  for (std::string line; std::getline(in, line);) {
+    std::int64_t n = 0;
+    if (line.rfind("oom_kill ", 0) == 0 && read_int(line.substr(9), n) == NumberState::ok) return n;
+  }
+  return std::nullopt;
+}
+
 bool is_alive(const Child& child) {
   const auto line = process_line(child.pid);
   return line && line->started == child.started && !gone(line->state);

@@ -48,6 +48,8 @@ bool is_alive(const Child& child);                  // zombies are not
 std::uint64_t start_time_of(pid_t pid);             // 0 = no such process
 std::vector<pid_t> session_members(pid_t session);  // alive, zombies left out, ascending
 
+std::optional<std::int64_t> kernel_oom_kills();  // since boot: processes of this machine, anybody's
+
 void signal_group(const Child& child, int signal);  // every process of its session, if the session is still its own
 
 // SIGTERM, `grace_s` later SIGKILL, until no process of the session lives. False: some were still there `limit_s` after

@@ -520,8 +520,11 @@ void Supervisor::end_of_attempt(const AttemptState& state) {
   checkpoints_at_ = {};
   look_for_checkpoints();
   flush_progress(true);
-  if (s_.finding && s_.finding->restart == "auto-rollback" && s_.phase == GuardPhase::running)
+  // One loss that is not a number before it fails may be of what it fails for.
+  const bool believed = state.exit_status == 0 || (s_.finding && s_.finding->restart == "auto-rollback");
+  if (s_.phase == GuardPhase::running)
     for (GuardEvent& e : watch_.at_end(watched_)) {
+      if (!believed && !std::isfinite(e.loss)) continue;
       e.at = 0;
       e.attempt = s_.attempt;
       hear(std::move(e));

@@ -61,6 +61,28 @@ int open_lock(const AttemptFiles& files) {
   return ::open(files.lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
 
+constexpr timespec kLook{5, 0};
+
+// The kernel does not say whom it killed for want of memory, only how many on the whole machine. A job that dies by
+// SIGKILL within a minute of such a kill is taken for one.
+class OomKills {
+ public:
+  OomKills() { look(); }
+  void look() {
+    constexpr std::size_t kKept = 12;  // a minute
+    const auto now = std::chrono::steady_clock::now();
+    if (!seen_.empty() && now - last_ < std::chrono::seconds(kLook.tv_sec)) return;
+    if (seen_.size() == kKept) seen_.erase(seen_.begin());
+    seen_.push_back(kernel_oom_kills().value_or(0));
+    last_ = now;
+  }
+  bool struck() const { return kernel_oom_kills().value_or(0) > seen_.front(); }
+
+ private:
+  std::vector<std::int64_t> seen_;
+  std::chrono::steady_clock::time_point last_;
+};
+
 bool there(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
 }  // namespace
@@ -125,6 +147,8 @@ std::optional<KeptExit> read_exit(const AttemptFiles& files) {
     if (e.failed.empty()) e.failed = "cannot be started";
   } else if (in >> number) {
     (how == "signal" ? e.signal : e.status) = number;
+    std::string more;
+    e.out_of_memory = static_cast<bool>(in >> more) && more == "out-of-memory";
   } else {
     return std::nullopt;
   }
@@ -174,6 +198,10 @@ int run_keeper(const std::string& directory, std::int64_t number) {
   for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(s, SIG_IGN);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // what the command leaves behind is reaped, not lost to another parent
   ::prctl(PR_SET_NAME, "orrery-keeper");
+  sigset_t ends;
+  ::sigemptyset(&ends);
+  ::sigaddset(&ends, SIGCHLD);
+  ::sigprocmask(SIG_BLOCK, &ends, nullptr);  // is waited for, below
   const auto spec = read_spec(files);
   if (!spec) return write_durably(files.exit, "failed " + spec.error().line() + "\n") ? 1 : 2;
   ChildTerms terms;
@@ -188,13 +216,20 @@ int run_keeper(const std::string& directory, std::int64_t number) {
   // Not written: found by the token in its environment all the same (local_runner.cc).
   (void)write_durably(files.job,
                       fmt::format("{} {} {} {} {}\n", child->pid, child->started, boot_id(), now, machine_name()));
+  OomKills oom;
   for (;;) {
     int status = 0;
-    const pid_t ended = ::waitpid(-1, &status, 0);
-    if (ended < 0 && errno == EINTR) continue;
+    const pid_t ended = ::waitpid(-1, &status, WNOHANG);
+    if (ended == 0) {
+      oom.look();
+      ::sigtimedwait(&ends, nullptr, &kLook);
+    }
+    if (ended == 0 || (ended < 0 && errno == EINTR)) continue;
     if (ended < 0) return 2;
     if (ended != child->pid) continue;
-    const std::string how = WIFSIGNALED(status) ? fmt::format("signal {}\n", WTERMSIG(status))
+    const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    const std::string how = WIFSIGNALED(status) ? fmt::format("signal {}{}\n", WTERMSIG(status),
+                                                              killed && oom.struck() ? " out-of-memory" : "")
                                                 : fmt::format("exit {}\n", WEXITSTATUS(status));
     while (!write_durably(files.exit, how)) {                // a full disk: until there is room
       if (::access(directory.c_str(), F_OK) != 0) return 2;  // nobody is left to know

@@ -5,7 +5,7 @@
 //   attempt-N.spec   what to start, as JSON
 //   attempt-N.lock   locked while the keeper lives; its process id and start time
 //   attempt-N.job    of the command: process id, start time in ticks, boot id, Unix time in ns, machine; synced
-//   attempt-N.exit   "exit 0", "signal 9", "failed WHY"; appears whole, synced
+//   attempt-N.exit   "exit 0", "signal 9", "signal 9 out-of-memory", "failed WHY"; appears whole, synced
 //   attempt-N.void   the keeper must not start it any more: a supervisor has found that it had not
 #pragma once
 #include <optional>
@@ -31,7 +31,8 @@ struct KeptJob {
 
 struct KeptExit {
   std::optional<int> status, signal;
-  std::string failed;  // why it could not be started
+  bool out_of_memory = false;  // killed while the kernel killed some process for want of memory
+  std::string failed;          // why it could not be started
 };
 
 Status write_spec(const AttemptFiles& files, const AttemptSpec& spec);

@@ -168,6 +168,10 @@ Result<AttemptState> LocalRunner::poll(const std::string& handle) {
   } else {
     state.exit_status = exit->status;
     state.signal = exit->signal;
+    if (exit->out_of_memory) {
+      state.reason = EndReason::out_of_memory;
+      state.detail = "the kernel killed a process of this machine for want of memory within that minute";
+    }
   }
   state.phase = left ? AttemptPhase::ending : AttemptPhase::ended;
   return state;

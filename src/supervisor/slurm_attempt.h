@@ -54,6 +54,9 @@ struct RankReport {
   std::int64_t stacks = 0;  // the last request for stacks that was answered
   std::string node, why;
   bool runs() const { return state == State::runs; }
+  bool failed() const {
+    return state == State::killed || state == State::failed || (state == State::exited && value != 0);
+  }
 };
 std::string to_line(const RankReport& report);
 std::optional<RankReport> read_report(std::string_view line);

@@ -226,12 +226,17 @@ double SlurmRunner::silent_s(Known& k, const RankReport& report) {
 
 // Silent keepers on a node whose slurmd takes no connections; where it takes some, four times as long a silence while
 // others speak (a machine that has stopped takes connections still). A job that is over: no waiting, its keepers are
-// done.
+// done. A keeper on a dying node may still have told how its rank ended: where that was badly, the node is asked.
 std::vector<std::string> SlurmRunner::lost_nodes(Known& k, const std::vector<RankReport>& reports, bool over) {
+  constexpr double kTold = 1e9;          // has said all that it had to say
   std::map<std::string, double> silent;  // the shortest of each node
-  double least = 1e9;
+  double least = kTold;
   for (const RankReport& r : reports) {
-    if (!r.runs() || r.node.empty()) continue;
+    if (r.node.empty() || (!r.runs() && !r.failed())) continue;
+    if (!r.runs()) {
+      silent.emplace(r.node, kTold);
+      continue;
+    }
     const double s = silent_s(k, r);
     const auto it = silent.emplace(r.node, s).first;
     it->second = std::min(it->second, s);
@@ -240,8 +245,8 @@ std::vector<std::string> SlurmRunner::lost_nodes(Known& k, const std::vector<Ran
   std::vector<std::string> lost;
   for (const auto& [node, s] : silent) {
     if (over || s >= options_.stale_s) {
-      if (!node_answers(k, node) || (!over && s >= 4 * options_.stale_s && least < options_.stale_s))
-        lost.push_back(node);
+      const bool stopped = !over && s < kTold && s >= 4 * options_.stale_s && least < options_.stale_s;
+      if (!node_answers(k, node) || stopped) lost.push_back(node);
     }
   }
   return lost;
@@ -252,9 +257,7 @@ void SlurmRunner::describe_end(const SlurmFiles& files, const std::vector<RankRe
                                AttemptState& state) const {
   const RankReport* first = nullptr;
   for (const RankReport& r : reports) {
-    const bool bad = (r.state == RankReport::State::exited && r.value != 0) || r.state == RankReport::State::killed ||
-                     r.state == RankReport::State::failed;
-    if (bad && (first == nullptr || r.ended < first->ended)) first = &r;
+    if (r.failed() && (first == nullptr || r.ended < first->ended)) first = &r;
   }
   const std::string ended = read_line(files.ended);
   int number = 0;
@@ -322,14 +325,16 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
   }
   if (j.state == slurm::State::running || j.state == slurm::State::completing) {
     // Told to end by Slurm, ranks may still save: they have until KillWait or the grace time is over.
-    const bool ending = ended || (j.state == slurm::State::completing && !some_run);
+    // srun may wait long for a node whose rank has told its end already.
+    const bool all_told = !j.nodes.empty() &&
+                          std::none_of(reports.begin(), reports.end(), [](const RankReport& r) { return r.runs(); }) &&
+                          reports.size() == j.nodes.size() * static_cast<std::size_t>(options_.tasks_per_node);
+    const bool ending = ended || all_told || (j.state == slurm::State::completing && !some_run);
     s.phase = ending                        ? AttemptPhase::ending
               : claimed && !reports.empty() ? AttemptPhase::running
                                             : AttemptPhase::pending;
     // A rank that failed is news of the others: their nodes are asked at once.
-    const bool failed = std::any_of(reports.begin(), reports.end(), [](const RankReport& r) {
-      return !r.runs() && (r.state != RankReport::State::exited || r.value != 0);
-    });
+    const bool failed = std::any_of(reports.begin(), reports.end(), [](const RankReport& r) { return r.failed(); });
     s.lost = lost_nodes(k, reports, failed || s.phase == AttemptPhase::ending);
     if (s.phase == AttemptPhase::running && (notice || j.state == slurm::State::completing)) {
       s.reason = EndReason::preempted;
