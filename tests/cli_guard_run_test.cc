@@ -363,7 +363,7 @@ TEST(CliGuardRun, RefusedInOneLine) {
   refused("--hang-after 0 -- true", "--hang-after: not a number");
   refused("--webhook ftp://x -- true", "--webhook: not a URL");
   refused("--metrics nonsense -- true", "--metrics: not ADDRESS:PORT");
-  refused("--config /nonexistent.toml -- true", "cannot be read");
+  refused("--config /nonexistent.toml -- true", "cannot open");
   config("[job]\nnmae = 'x'\n", "c.toml:2: not known: nmae in [job] (did you mean name?)");
   config("[jobs]\n", "c.toml:1: not known: [jobs] (did you mean job?)");
   config("[restart]\nmost = 'x'\n", "c.toml:2: most in [restart] is not a whole number");

@@ -42,18 +42,7 @@ std::uint64_t size_of(const std::string& path) {
 }
 
 // The whole file; of one that is larger than any report its begin.
-std::string text_of(const std::string& path) {
-  std::string text;
-  auto source = open_file(path);
-  if (!source) return text;
-  std::string block(std::size_t{1} << 18, '\0');
-  while (text.size() < kMostOutput) {
-    const auto n = (*source)->read(block.data(), block.size());
-    if (!n || *n == 0) break;
-    text.append(block, 0, *n);
-  }
-  return text;
-}
+std::string text_of(const std::string& path) { return read_at_most(path, kMostOutput).value_or(""); }
 
 class Local final : public Execution {
  public:

@@ -7,9 +7,8 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
+#include "base/byte_source.h"
 #include "base/output.h"
 #include "cli/common_options.h"
 #include "cli/options.h"
@@ -37,11 +36,11 @@ void listen_to_signals() {
 }
 
 Result<std::string> text_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return fail("cannot be read", path, "a TOML file: docs/guard.md");
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
+  constexpr std::size_t kMost = std::size_t{16} << 20;
+  auto text = read_at_most(path, kMost + 1);
+  if (!text) return fail(text.error().what, path, "a TOML file: docs/guard.md");
+  if (text->size() > kMost) return fail("larger than any configuration", path, "16 MiB at most");
+  return text;
 }
 
 void text(const Args& args, std::string_view option, std::string& out) {

@@ -12,10 +12,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/byte_source.h"
 #include "base/output.h"
 
 namespace orrery {
@@ -23,12 +23,7 @@ namespace {
 
 std::string why() { return std::strerror(errno); }
 
-std::string text_of(const std::string& path) {
-  std::ifstream in(path);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
+std::string text_of(const std::string& path) { return read_at_most(path, std::size_t{1} << 24).value_or(""); }
 
 std::string boot_id() {
   std::string id = text_of("/proc/sys/kernel/random/boot_id");

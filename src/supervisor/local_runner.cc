@@ -12,10 +12,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
+#include "base/byte_source.h"
 #include "supervisor/keeper.h"
 
 namespace orrery {
@@ -65,12 +64,9 @@ std::vector<pid_t> processes_with(const std::string& name, const std::string& va
     const std::string_view text = entry->d_name;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
     if (error != std::errc{} || end != text.data() + text.size()) continue;
-    std::ifstream in(fmt::format("/proc/{}/environ", pid), std::ios::binary);
-    std::ostringstream out;
-    out << in.rdbuf();
     // A zombie has no environment any more.
-    if ((std::string(1, '\0') + out.str() + std::string(1, '\0')).find(wanted) != std::string::npos)
-      found.push_back(pid);
+    const std::string all = read_at_most(fmt::format("/proc/{}/environ", pid), std::size_t{1} << 24).value_or("");
+    if ((std::string(1, '\0') + all + std::string(1, '\0')).find(wanted) != std::string::npos) found.push_back(pid);
   }
   ::closedir(proc);
   std::sort(found.begin(), found.end());

@@ -6,9 +6,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
+#include "base/byte_source.h"
 #include "supervisor/local_runner.h"
 
 namespace orrery {
@@ -19,10 +19,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMostText = std::size_t{64} << 10;  // of one process
 
 std::string text_of(const std::string& path) {
-  std::ifstream in(path);
-  std::ostringstream out;
-  out << in.rdbuf();
-  std::string text = out.str();
+  std::string text = read_at_most(path, kMostText).value_or("");
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }

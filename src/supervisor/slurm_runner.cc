@@ -13,11 +13,10 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <thread>
 
+#include "base/byte_source.h"
 #include "slurm/host_list.h"
 #include "supervisor/group_runs.h"
 #include "supervisor/keeper.h"
@@ -48,12 +47,7 @@ bool connects(const std::string& host, int port) {
   return ok;
 }
 
-std::string text_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
+std::string text_of(const std::string& path) { return read_at_most(path, std::size_t{1} << 24).value_or(""); }
 
 Status make_private(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
