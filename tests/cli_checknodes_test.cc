@@ -197,8 +197,9 @@ TEST(CliChecknodes, AMemberIsNotForPeople) {
   const Outcome o = shell("echo hello | \"$orrery\" checknodes member 0");
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(o.out, "orrery-ring failed 0 is started by orrery checknodes\n");
-  EXPECT_EQ(shell("printf 'orrery-ring %064d 1000 5 127.0.0.1,127.0.0.1\\n' 1 | \"$orrery\" checknodes member").out,
-            "orrery-ring failed 0 its launcher does not tell which member it is\n");
+  EXPECT_EQ(shell("printf 'orrery-ring %064d 1000 5 127.0.0.1,127.0.0.1\\n' 1 | \"$orrery\" checknodes member 2").out,
+            "orrery-ring failed 2 there are not so many members\n");
+  EXPECT_EQ(orrery("checknodes member").status, 2);
 }
 
 TEST(CliChecknodes, ArgumentsAreNoShell) {

@@ -130,6 +130,20 @@ TEST(CliGuardRun, ProgramErrorsAreReportedAndNotRestartedBlindly) {
   }
 }
 
+// Its errors go to another file than its steps: they are older than steps all the same.
+TEST(CliGuardRun, AnErrorThatTrainingSurvivedExplainsNoLaterEnd) {
+  Guarded job("");
+  write_text(job.dir / "train.sh",
+             "for i in $(seq 1 60); do echo \"step $i: loss 2.0, 0.1 s/it\"; sleep 0.03; test $i = 20 && echo "
+             "'ValueError: bad sample 12, skipped' >&2; done; test -e '" +
+                 (job.dir / "mark") + "' && exit 0; touch '" + (job.dir / "mark") + "'; kill -9 $$\n");
+  job.trainer = "bash '" + (job.dir / "train.sh") + "'";
+  const Outcome o = job.run();
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(answer(o)["attempts"].size(), 2u) << o.err;
+  EXPECT_NE(o.err.find("restart: signal 9"), std::string::npos) << o.err;
+}
+
 TEST(CliGuardRun, NotANumberGoesBackAndLeavesTheBatchesOut) {
   Guarded job("--fault nan@17:1");
   const Outcome o = job.run();
@@ -363,6 +377,8 @@ TEST(CliGuardRun, RefusedInOneLine) {
   refused("--hang-after 0 -- true", "--hang-after: not a number");
   refused("--webhook ftp://x -- true", "--webhook: not a URL");
   refused("--metrics nonsense -- true", "--metrics: not ADDRESS:PORT");
+  for (const char* n : {"0", "4-3", "2-", "a", "1-2-3"})
+    refused("--slurm --nodes " + std::string(n) + " -- true", "not a number of nodes: " + std::string(n));
   refused("--config /nonexistent.toml -- true", "cannot open");
   config("[job]\nnmae = 'x'\n", "c.toml:2: not known: nmae in [job] (did you mean name?)");
   config("[jobs]\n", "c.toml:1: not known: [jobs] (did you mean job?)");

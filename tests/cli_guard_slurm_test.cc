@@ -113,9 +113,25 @@ TEST_F(CliGuardSlurm, ALostNodeIsNoticedDrainedAndReplaced) {
   EXPECT_EQ(jobs(), 2);
 }
 
+// Taken for dead, it has come back: its rank still had the lock of the checkpoints, and ended when it heard.
+TEST_F(CliGuardSlurm, AFrozenNodeHoldsTheJobUpAndEndsNothing) {
+  write_text(dir_ / "c.toml", "[progress]\nlost_s = 2\n[slurm]\nstale_s = 1\nlost_after_s = 2\n");
+  guard(200, "--nodes 3 --config " + (dir_ / "c.toml"));
+  ASSERT_TRUE(wait_for(120, [&] { return trains(1, 45); })) << decisions();
+  ASSERT_EQ(lab_->command("freeze node2"), "");
+  ASSERT_TRUE(wait_for(120, [&] { return decisions().find("start: attempt 2") != std::string::npos; })) << decisions();
+  ASSERT_TRUE(wait_for(120, [&] { return decisions().find("held by an attempt before") != std::string::npos; }))
+      << decisions();
+  ASSERT_EQ(lab_->command("thaw node2"), "");
+  finish();
+  EXPECT_EQ(read_file(dir_ / "w"), undisturbed(200)) << decisions();
+}
+
 TEST_F(CliGuardSlurm, WithoutASpareItGoesOnWithTheRest) {
   ASSERT_EQ(shell("scontrol update nodename=node4 state=drain reason=test").status, 0);
   guard(200, "--nodes 3-4");
+  ASSERT_TRUE(wait_for(120, [&] { return trains(1, 1); })) << decisions();
+  EXPECT_EQ(shell("squeue -h -o %D").out, "4\n") << "as many as there are";
   ASSERT_TRUE(wait_for(120, [&] { return trains(1, 45); })) << decisions();
   ASSERT_EQ(lab_->command("kill node0"), "");  // where the script and srun run
   finish();

@@ -71,7 +71,7 @@ struct Talk {
     tell(e);
   }
   void found(const std::string& reason, const std::string& category, const std::string& restart,
-             const std::string& node = {}, double confidence = 0.9) {
+             const std::string& node = {}, double confidence = 0.9, const std::string& line = "its line") {
     GuardEvent e = event(EventKind::finding);
     e.finding.emplace();
     e.finding->verdict = "failed";
@@ -79,7 +79,7 @@ struct Talk {
     e.finding->category = category;
     e.finding->restart = restart;
     e.finding->node = node;
-    e.finding->text = "its line";
+    e.finding->text = line;
     e.finding->at = "attempt-1.err:3";
     e.finding->confidence = confidence;
     e.finding->ended = true;
@@ -390,6 +390,72 @@ TEST(GuardDecide, BackOffDoublesWhileNothingIsGained) {
   EXPECT_EQ(waits, (std::vector<double>{1, 2, 4, 5, 5}));
 }
 
+// A frozen node was taken for dead: its rank still has the lock of the checkpoints.
+TEST(GuardDecide, CheckpointsThatAnAttemptBeforeHoldsAreWaitedFor) {
+  Talk t;
+  t.run_to(40);
+  t.ends({}, 9);
+  t.wait_over();
+  for (int i = 0; i < 12; ++i) {
+    t.tell(EventKind::started);
+    t.found("Runtime Error", "Framework", "no", {}, 0.9,
+            "RuntimeError: c/rank-00002.lock: another writer has it (process 7, maybe on another host)");
+    t.ends(1);
+    ASSERT_EQ(t.last.kind, "wait") << i;
+    t.wait_over();
+  }
+  EXPECT_EQ(t.s.outcome, GuardOutcome::open) << "it gained nothing, and that is nobody's fault";
+}
+
+TEST(GuardDecide, ANodeThatAPersonGivesBackIsUsedAgain) {
+  Talk t;
+  t.run_to(40, {"a", "b"});
+  GuardEvent e = t.event(EventKind::ended);
+  e.state = AttemptState{};
+  e.state->phase = AttemptPhase::ended;
+  e.state->signal = 9;
+  e.state->lost = {"b"};
+  t.tell(e);
+  t.tell(EventKind::fenced);
+  ASSERT_EQ(t.s.excluded.size(), 1u);
+  GuardEvent drained = t.event(EventKind::nodes);
+  drained.nodes.push_back({"b", "drained", ""});
+  t.tell(drained);
+  EXPECT_TRUE(t.s.excluded[0].drained);
+  GuardEvent back = t.event(EventKind::nodes);
+  back.nodes.push_back({"b", "resumed", ""});
+  t.tell(back);
+  EXPECT_TRUE(t.s.excluded.empty());
+  EXPECT_EQ(t.last.kind, "notice");
+}
+
+TEST(GuardDecide, BadNumbersWithNowhereToGoBackToAreReported) {
+  Talk t;
+  t.run_to(40);
+  GuardEvent bad = t.event(EventKind::bad_loss, "not finite");
+  bad.loss = NAN;
+  t.tell(bad);
+  EXPECT_EQ(t.last.kind, "notice");
+  EXPECT_TRUE(t.last.actions.empty());
+}
+
+// Slurm tells the ranks of a job to end, whose node is gone.
+TEST(GuardDecide, APreemptionThatWasALostNodeIsOne) {
+  Talk t;
+  t.run_to(40, {"a", "b"});
+  t.tell(EventKind::preemption, "Slurm has told it so");
+  EXPECT_TRUE(t.does(ActionKind::signal));
+  GuardEvent e = t.event(EventKind::ended);
+  e.state = AttemptState{};
+  e.state->phase = AttemptPhase::ended;
+  e.state->reason = EndReason::preempted;
+  e.state->lost = {"b"};
+  t.tell(e);
+  t.tell(EventKind::fenced);
+  ASSERT_TRUE(t.does(ActionKind::drain));
+  EXPECT_EQ(t.action(ActionKind::drain)->node, "b");
+}
+
 TEST(GuardDecide, BadNumbersGoBackToAnEarlierCheckpointAndSkip) {
   GuardPolicy p = plain();
   p.knows_checkpoints = true;
@@ -675,7 +741,9 @@ TEST(GuardDecide, APersonStopsItAndStartsItAgain) {
 TEST(GuardDecide, ADryRunOnlyTells) {
   GuardPolicy p = plain();
   p.dry_run = true;
+  p.knows_checkpoints = true;
   Talk t(p);
+  t.lists({});
   t.run_to(50, {"a"});
   GuardEvent bad = t.event(EventKind::bad_loss);
   bad.step = 40;

@@ -183,6 +183,14 @@ TEST(GuardWatch, AnErrorAfterWhichNothingMovesIsNotWaitedForAsLong) {
   job.watch.failed(job.now, true);
   job.wait(6);
   EXPECT_TRUE(job.sees(EventKind::no_progress));
+  Job evaluates;
+  evaluates.train(40, 0.1);
+  evaluates.watch.failed(evaluates.now, true);
+  for (int i = 0; i < 12; ++i) {
+    evaluates.wait(1);
+    evaluates.watch.output(evaluates.now);
+    EXPECT_FALSE(evaluates.sees(EventKind::no_progress)) << "it writes all the time";
+  }
   Job survived;
   survived.train(40, 0.1);
   survived.watch.failed(survived.now, true);
@@ -240,6 +248,16 @@ TEST(GuardWatch, ASlowRiseOrANoisyLossIsNoSpike) {
   Job noisy;
   for (int i = 0; i < 400; ++i) noisy.train(1, 1, i % 3 == 0 ? 4.0 : 1.0 + 0.5 * (i % 7));
   EXPECT_FALSE(noisy.sees(EventKind::bad_loss));
+}
+
+// Preference training begins at 0 and stays near it.
+TEST(GuardWatch, LossesNearZeroAreSmallWhateverHappensToThem) {
+  Job job;
+  job.train(60, 1, 0.0);
+  job.train(40, 1, 0.004);
+  EXPECT_FALSE(job.sees(EventKind::bad_loss));
+  job.train(20, 1, 3.0);
+  EXPECT_TRUE(job.sees(EventKind::bad_loss));
 }
 
 TEST(GuardWatch, BatchesLeftOutHaveNoLoss) {

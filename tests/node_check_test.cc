@@ -108,6 +108,36 @@ TEST(NodeCheck, SlowNodesAreNotDead) {
   EXPECT_EQ((Cluster{.nodes = 4, .slow = {0}}.verdicts()), "SGGG");
 }
 
+// Something else used the machine for a moment.
+TEST(NodeCheck, WhatIsSlowButOnceIsChance) {
+  int round = 0;
+  std::vector<NodeGroup> third;
+  const auto check = check_nodes(6, [&](const std::vector<NodeGroup>& groups) {
+    if (++round == 3) third = groups;
+    std::vector<GroupOutcome> outcomes;
+    for (const NodeGroup& g : groups) outcomes.push_back({true, round == 1 && g == NodeGroup{2, 3} ? 1.0 : 10.0});
+    return Result<std::vector<GroupOutcome>>(outcomes);
+  });
+  EXPECT_EQ(std::count(check->verdicts.begin(), check->verdicts.end(), NodeVerdict::good), 6);
+  EXPECT_EQ(third, (std::vector<NodeGroup>{{2, 3}})) << "the same pairing again";
+}
+
+// Its mate of round 1 is dead, so only one test of it tells how quick it is.
+TEST(NodeCheck, OneTestIsNotEnoughToBeSlow) {
+  int tests_of_1 = 0;
+  const auto check = check_nodes(6, [&](const std::vector<NodeGroup>& groups) {
+    std::vector<GroupOutcome> outcomes;
+    for (const NodeGroup& g : groups) {
+      const bool with_0 = g[0] == 0 || g[1] == 0, with_1 = g[0] == 1 || g[1] == 1;
+      tests_of_1 += with_1 ? 1 : 0;
+      outcomes.push_back({!with_0, with_1 && tests_of_1 == 2 ? 1.0 : 10.0});
+    }
+    return Result<std::vector<GroupOutcome>>(outcomes);
+  });
+  EXPECT_EQ(check->verdicts[0], NodeVerdict::bad);
+  EXPECT_EQ(check->verdicts[1], NodeVerdict::good) << "slow once, well beside another";
+}
+
 TEST(NodeCheck, WithoutRatesNobodyIsSlow) {
   const auto check = check_nodes(4, [](const std::vector<NodeGroup>& groups) {
     return Result<std::vector<GroupOutcome>>(std::vector<GroupOutcome>(groups.size(), {true, 0}));

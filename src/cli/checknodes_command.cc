@@ -134,8 +134,7 @@ Status read_back_end(const Args& args, const std::vector<std::string>& nodes, st
   if (!plain || program.front() == '-')  // ssh hands its words to a shell
     return fail("not a plain path: " + program, "--worker",
                 "a path of orrery on the nodes, of letters, digits and /._-+");
-  terms.worker = {program, "checknodes", "member"};
-  if (chosen[0] != "--mpirun") terms.worker.push_back("{index}");
+  terms.worker = {program, "checknodes", "member", "{index}"};
   std::vector<std::string> given;
   const std::string addresses = args.value("--addresses");
   for (std::size_t i = 0; i < addresses.size();) {
@@ -148,7 +147,7 @@ Status read_back_end(const Args& args, const std::vector<std::string>& nodes, st
     return given.empty() ? Status{} : find_addresses(nodes, given, terms);
   }
   if (chosen[0] == "--mpirun") {
-    terms.mpirun = mpirun_words(more);
+    terms.launch = mpirun_words(more);
   } else {
     if (args.value("--launch").empty()) return fail("no program", "--launch");
     terms.launch = {args.value("--launch")};
@@ -164,10 +163,10 @@ Status read_back_end(const Args& args, const std::vector<std::string>& nodes, st
 Result<int> run_member(const Args& args) {
   std::int64_t index = 0;
   const auto& words = args.positional;
-  if (words[0] != "member" ||
-      (words.size() > 1 && (read_int(words[1], index) != NumberState::ok || index < 0 || index > kMostMib)))
+  if (words[0] != "member" || words.size() != 2 || read_int(words[1], index) != NumberState::ok || index < 0 ||
+      index > kMostMib)
     return fail("takes no " + words[0], "checknodes", "--hosts NAME,... names the nodes");
-  return run_ring_worker(words.size() > 1 ? std::optional(static_cast<std::size_t>(index)) : std::nullopt);
+  return run_ring_worker(static_cast<std::size_t>(index));
 }
 
 Result<int> run_checknodes(const Args& args) {
@@ -220,7 +219,7 @@ Command checknodes_command() {
           "--slurm, --launch, --mpirun: the same ring among the nodes themselves. --slurm starts its members by srun: "
           "within an allocation as steps of it (its nodes, unless --hosts says which), else as short jobs. --launch "
           "names another program that starts a program on a node and passes its input and output on; {host} in an "
-          "--argument becomes the node's name. --mpirun leaves that to Open MPI, one process a node. A member listens "
+          "--argument becomes the node's name. --mpirun leaves that to Open MPI, one mpirun a member. A member listens "
           "at the address of its node alone and lets nobody in without a token that is made for this group; it goes "
           "with whoever started it.\n\n"
           "--command names a program that tests a group, for example mpirun with a benchmark. It is started once a "

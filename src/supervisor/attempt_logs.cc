@@ -78,7 +78,25 @@ struct AttemptLogs::Impl {
     bool changed = false;     // guarded by mutex
     std::uint64_t bytes = 0;  // published; of the thread alone
     std::uint64_t save_line = 0;
-    std::uint64_t step_line = 0;  // up to which steps were told
+    std::uint64_t step_line = 0;                                // up to which steps were told
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> seen;  // lines up to here came before so many steps of the job
+
+    void note_lines(std::uint64_t steps) {
+      const std::uint64_t line = table.rows.size() > 0 ? table.rows.line.back() : 0;
+      if (line > (seen.empty() ? 0 : seen.back().first)) seen.emplace_back(line, steps);
+    }
+    // As one of a job that has done so many steps, which another file of it may have told.
+    LogTable among(std::uint64_t steps) const {
+      LogTable t = table;
+      if (t.files[0].steps >= steps) return t;
+      t.files[0].steps = steps;
+      for (std::size_t i = 0; i < t.rows.size(); ++i) {
+        const auto at = std::lower_bound(seen.begin(), seen.end(), t.rows.line[i],
+                                         [](const auto& mark, std::uint64_t line) { return mark.first < line; });
+        if (at != seen.end()) t.rows.steps_before[i] = std::max(t.rows.steps_before[i], at->second);
+      }
+      return t;
+    }
   };
 
   SharedRules rules;
@@ -88,7 +106,7 @@ struct AttemptLogs::Impl {
   std::condition_variable wake;
   std::atomic<bool> stop{false};
   std::optional<Finding> last;
-  std::uint64_t diagnosed = 0;  // rows then
+  std::uint64_t diagnosed = 0, diagnosed_steps = 0;  // rows, steps then
   Clock::time_point diagnosed_at{};
 
   std::uint32_t save_rule() const {
@@ -138,7 +156,7 @@ struct AttemptLogs::Impl {
     LogNews out;
     if (rules.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return out;
     LogTable job;
-    std::uint64_t rows = 0;
+    std::uint64_t rows = 0, steps = 0;
     bool saving = false;
     {
       const std::lock_guard lock(mutex);
@@ -148,13 +166,18 @@ struct AttemptLogs::Impl {
         take_steps(*f, out, saving);
         rows += f->table.rows.size();
         if (f->table.rows.size() > 0) rows += f->table.rows.line.back();
+        steps = std::max(steps, f->table.files[0].steps);
       }
-      const bool look = all || (rows != diagnosed && Clock::now() - diagnosed_at >= kDiagnosis);
+      for (const auto& f : files) f->note_lines(steps);
+      // Steps after an error say that it was survived.
+      const bool news = rows != diagnosed || (last && last->verdict != "healthy" && steps != diagnosed_steps);
+      const bool look = all || (news && Clock::now() - diagnosed_at >= kDiagnosis);
       out.saving = saving;
       if (!look) return out;
-      for (const auto& f : files) append_log(job, f->table);
+      for (const auto& f : files) append_log(job, f->among(steps));
     }
     diagnosed = rows;
+    diagnosed_steps = steps;
     diagnosed_at = Clock::now();
     Finding now = finding_of(diagnose(job, *rules.get()), paths);
     if (!last || !same(*last, now)) {

@@ -12,6 +12,7 @@ namespace orrery {
 namespace {
 
 constexpr std::int64_t kMostLaunchFailures = 10;  // in a row, of a scheduler that does not take the job
+constexpr double kHeldAgain_s = 10;               // ... and an attempt is made while an earlier one holds checkpoints
 constexpr double kNodesAgain_s = 10;              // how often nodes are asked for while there are too few
 constexpr std::size_t kManyExcuses = 2;           // more than one in so many nodes bad: the test is not believed
 
@@ -213,6 +214,10 @@ class Decider {
       return stop(GuardOutcome::failed, fmt::format("could not be started {} times in a row", s_.launch_failures));
     const double wait = backoff(s_.launch_failures);
     say("wait", fmt::format("not started; again in {:g} s", wait));
+    for (const ExcludedNode& n : s_.excluded)
+      because(fmt::format(
+          "{} is left out: {}{}", n.node, n.why,
+          n.drained ? "; taken again once it is resumed (scontrol update nodename=" + n.node + " state=resume)" : ""));
     go(GuardPhase::waiting, s_.now + ns(wait));
     act_pending();
   }
@@ -222,6 +227,7 @@ class Decider {
   void progress() {
     if (s_.attempts.empty() || !(live() || s_.phase == GuardPhase::fencing || s_.phase == GuardPhase::dumping)) return;
     AttemptRecord& r = record();
+    s_.held_since = 0;
     if (r.first_progress == 0) {
       r.first_progress = e_.at;
       r.first_step = e_.step;
@@ -287,6 +293,10 @@ class Decider {
     if (s_.phase != GuardPhase::running) return;
     if (s_.policy.bad_loss == OnBadLoss::report) {
       if (tell_once("loss")) say("notice", e_.text);
+      return;
+    }
+    if (!s_.policy.knows_checkpoints) {  // nowhere to go back to: ended, it would be worse off
+      if (tell_once("loss")) say("notice", e_.text + "; left alone: no directory of checkpoints is known");
       return;
     }
     if (only_said("go back to an earlier checkpoint: " + e_.text)) return;
@@ -420,9 +430,11 @@ class Decider {
     if (!e_.state->nodes.empty()) r.nodes = e_.state->nodes;
     if (!live() && s_.phase != GuardPhase::dumping) return;
     // While it saved because Slurm had told it to: it was a person who ended it.
-    const bool by_person = e_.state->reason == EndReason::cancelled && s_.failure && !s_.stopping &&
-                           s_.failure->kind == FailureKind::interrupted;
-    if (!s_.failure || by_person) s_.failure = classify(s_, *e_.state);
+    const bool asked = s_.failure && !s_.stopping && s_.failure->kind == FailureKind::interrupted;
+    const bool by_person = e_.state->reason == EndReason::cancelled && asked;
+    // What looked like a preemption was a node that is gone.
+    const bool lost = asked && !e_.state->lost.empty() && e_.state->exit_status != 0;
+    if (!s_.failure || by_person || lost) s_.failure = classify(s_, *e_.state);
     // What was asked to save and end may have come to its end by itself just before.
     if (s_.phase == GuardPhase::saving && e_.state->exit_status == 0 && s_.finding &&
         s_.finding->verdict == "healthy" && s_.finding->ended && !s_.finding->sigterm)
@@ -457,6 +469,7 @@ class Decider {
   void after(const Failure& f) {
     if (f.kind == FailureKind::program)
       return stop(GuardOutcome::failed, what_it_was(f) + ": a person has to act, a restart would fail again");
+    if (f.kind == FailureKind::held) return wait_for_the_dead(f);
     if (f.kind == FailureKind::launch) return stop(GuardOutcome::failed, "cannot be started");
     if (f.kind == FailureKind::unknown && (s_.policy.unknown == OnUnknown::stop || s_.best_step < 0))
       return stop(GuardOutcome::failed, what_it_was(f) + (s_.best_step < 0 ? " before any training, and" : ", and") +
@@ -488,6 +501,18 @@ class Decider {
       return act_pending();
     }
     restart();
+  }
+
+  // A node that stood still was taken for dead, and its processes have come back or not gone yet: they end when they
+  // hear that their attempt is over.
+  void wait_for_the_dead(const Failure& f) {
+    if (s_.held_since == 0) s_.held_since = s_.now;
+    if (s_.now - s_.held_since >= ns(s_.policy.wait_nodes_s))
+      return stop(GuardOutcome::failed, what_it_was(f) + ": a process of it lives on some node; end it there");
+    ++s_.restarts;
+    say("wait", fmt::format("{}: again in {:g} s", what_it_was(f), kHeldAgain_s));
+    go(GuardPhase::waiting, s_.now + ns(kHeldAgain_s));
+    act_pending();
   }
 
   void count_gain() {
@@ -545,7 +570,7 @@ class Decider {
 
   void exclude(const std::string& node, const std::string& why) {
     if (node.empty() || is_out(node)) return;
-    s_.excluded.push_back({node, why});
+    s_.excluded.push_back({node, why, false});
     Action a;
     a.kind = ActionKind::drain;
     a.node = node;
@@ -578,8 +603,29 @@ class Decider {
 
   // ---- before a start ----
 
+  // True: it was word of a node that is left out.
+  bool left_out_node() {
+    if (e_.nodes.size() != 1) return false;
+    const NodeReport& n = e_.nodes.front();
+    const auto at =
+        std::find_if(s_.excluded.begin(), s_.excluded.end(), [&](const ExcludedNode& x) { return x.node == n.node; });
+    if (n.verdict == "drained") {
+      if (at != s_.excluded.end()) at->drained = true;
+      return true;
+    }
+    if (n.verdict != "resumed") return false;
+    if (at == s_.excluded.end()) return true;
+    say("notice", n.node + " was given back: it may be used again");
+    s_.excluded.erase(at);
+    if (s_.phase == GuardPhase::waiting) {
+      s_.until = std::min(s_.until, s_.now + ns(s_.policy.backoff_first_s));
+      act_pending();
+    }
+    return true;
+  }
+
   void nodes() {
-    if (s_.phase != GuardPhase::checking) return;
+    if (left_out_node() || s_.phase != GuardPhase::checking) return;
     because(e_.text);
     std::size_t bad = 0, usable = 0, other = 0;
     for (const NodeReport& n : e_.nodes) bad += n.verdict == "bad" ? 1 : 0;

@@ -99,6 +99,13 @@ Failure classify(const GuardState& s, const AttemptState& end) {
     f.reason = "done";
     return f;
   }
+  // As liborrery_ckpt says it of its lock (src/checkpoint/writer.cc).
+  if (found != nullptr && found->text.find("another writer has it") != std::string::npos) {
+    f.kind = FailureKind::held;
+    f.reason = "Checkpoints held by an attempt before";
+    f.cause = "held";
+    return f;
+  }
   if (says_interrupted && found->confidence >= kSure)
     return interrupted(f, found->reason, found->reason == "Time Limit" ? "time limit" : "preemption");
   if (found != nullptr && found->verdict == "failed" && found->confidence >= kSure) {

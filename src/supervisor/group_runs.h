@@ -13,7 +13,6 @@ struct GroupRunTerms {
   std::size_t bytes = 16 << 20;   // of the ring: what each node gives
   // Of rings elsewhere:
   std::vector<std::string> launch;     // starts a program on {host} and passes on its input and output
-  std::vector<std::string> mpirun;     // ... on all of {hosts}, one on each; used where `launch` is empty
   std::vector<std::string> worker;     // runs run_ring_worker(); {index} is the member's number
   std::vector<std::string> addresses;  // of each node, in digits
 };

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "base/closest.h"
+#include "base/number_text.h"
 #include "base/toml.h"
 
 namespace orrery {
@@ -61,6 +62,7 @@ std::vector<Key> keys_of(GuardOptions& o) {
       {"loss", "nan_steps", &w.nan_steps, {1, 1e6}},
       {"loss", "spike_factor", &w.spike_factor, {1.01, 1e6}},
       {"loss", "spike_deviations", &w.spike_deviations, {0, 1e6}},
+      {"loss", "spike_floor", &w.spike_floor, {0, 1e6}},
       {"loss", "spike_steps", &w.spike_steps, {1, 1e6}},
       {"loss", "spike_window", &w.spike_window, {4, 1e5}},
       {"loss", "margin_steps", &p.rollback_margin, {0, 1e9}},
@@ -245,7 +247,12 @@ Status check_options(const GuardOptions& o) {
   if (o.state.empty()) return fail("no state directory", "--state");
   if (o.slurm.used) {
     const std::string& n = o.slurm.nodes;
-    if (n.empty() || n.find_first_not_of("0123456789-") != std::string::npos || n.front() == '-' || n.back() == '-')
+    std::int64_t least = 0, most = 0;
+    const std::size_t dash = std::min(n.find('-'), n.size());
+    const bool read = read_int(n.substr(0, dash), least) == NumberState::ok;
+    most = least;
+    if (!read || least < 1 || (dash < n.size() && read_int(n.substr(dash + 1), most) != NumberState::ok) ||
+        most < least)
       return fail("not a number of nodes: " + n, "nodes in [slurm]", "for example 4, or 3-4");
     for (const auto* words : {&o.slurm.sbatch, &o.slurm.srun})
       for (const std::string& word : *words)

@@ -29,6 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kCheckpoints_s = 1;  // between looks for completed checkpoints
+constexpr double kResumed_s = 5;      // between looks for nodes that were given back
 constexpr int kAppendTries = 600;     // of a journal, a second each
 constexpr int kListTries = 5;         // storage that does not answer
 constexpr double kMostGap_s = 1;      // of looks, beyond five pauses: then the supervisor itself stood still
@@ -106,6 +107,8 @@ class Supervisor {
   Result<std::vector<KnownCheckpoint>> good_checkpoints(const Action& a, std::string& told) const;
   void check_nodes();
   void list_nodes();
+  void tell_of_node(const std::string& node, const std::string& what);
+  void look_for_resumed_nodes();
   std::vector<std::string> usable_nodes(std::vector<NodeReport>& reports, std::string& told);
 
   void look();    // once around
@@ -137,7 +140,7 @@ class Supervisor {
   Seen seen_;
   std::optional<Action> finding_start_;  // the runner does not know yet whether it was started
   std::set<std::string> checkpoints_seen_;
-  Clock::time_point checkpoints_at_{};
+  Clock::time_point checkpoints_at_{}, resumed_at_{};
   int stops_heard_ = 0;
   std::optional<Error> broken_;  // the journal cannot be written: nothing more is done
 };
@@ -182,7 +185,11 @@ void Supervisor::perform(const Action& a) {
     case ActionKind::list_checkpoints:
       return list_checkpoints(a);
     case ActionKind::drain:
-      if (const Status ok = runner_.drain(a.node, a.text); !ok) trouble("drain " + a.node, ok.error());
+      if (const Status ok = runner_.drain(a.node, a.text); !ok) {
+        trouble("drain " + a.node, ok.error());
+      } else {
+        tell_of_node(a.node, "drained");
+      }
       return;
     case ActionKind::stacks: {
       const auto text = runner_.stacks(s_.handle, s_.policy.dump_s);
@@ -275,8 +282,29 @@ void Supervisor::start(const Action& a) {
     if (const auto state = runner_.poll(*handle)) e.state = *state;
   } else {
     e.text = handle.error().line();
+    e.fatal = s_.attempt == 1 && runner_.is_final(handle.error(), spec);  // later it has been possible before
   }
   hear(std::move(e));
+}
+
+void Supervisor::tell_of_node(const std::string& node, const std::string& what) {
+  GuardEvent e = event(EventKind::nodes);
+  e.nodes.push_back({node, what, ""});
+  hear(std::move(e));
+}
+
+// Nodes that were drained for this job, and that a person has given back.
+void Supervisor::look_for_resumed_nodes() {
+  const bool any = std::any_of(s_.excluded.begin(), s_.excluded.end(), [](const ExcludedNode& n) { return n.drained; });
+  if (!any || Clock::now() - resumed_at_ < std::chrono::duration<double>(kResumed_s)) return;
+  resumed_at_ = Clock::now();
+  const auto nodes = runner_.nodes();
+  if (!nodes) return;
+  for (const NodeState& n : *nodes) {
+    const bool ours = std::any_of(s_.excluded.begin(), s_.excluded.end(),
+                                  [&](const ExcludedNode& x) { return x.node == n.name && x.drained; });
+    if (ours && n.usable) tell_of_node(n.name, "resumed");
+  }
 }
 
 void Supervisor::find_started(const Action& a) {
@@ -477,7 +505,11 @@ void Supervisor::take_logs(LogNews news) {
   Finding& f = *news.finding;
   if (f.node.empty() && f.rank >= 0) f.node = watch_.node_of(f.rank);
   const bool failed = f.verdict == "failed" || (f.verdict == "unknown" && f.ended);
-  if (failed) watch_.failed(watched_, f.ended);
+  if (failed) {
+    watch_.failed(watched_, f.ended);
+  } else {
+    watch_.survived();
+  }
   if (f.verdict == "healthy" && !s_.finding) return;  // nothing new
   flush_progress(true);
   GuardEvent e = event(EventKind::finding);
@@ -618,6 +650,9 @@ void Supervisor::look() {
       break;
     case GuardPhase::fencing:
       fence();
+      break;
+    case GuardPhase::waiting:
+      look_for_resumed_nodes();
       break;
     default:
       break;

@@ -40,8 +40,8 @@ std::string_view name_of(GuardOutcome outcome) {
 }
 
 std::string_view name_of(FailureKind kind) {
-  static constexpr std::array<std::string_view, 9> names{
-      "none", "infrastructure", "program", "hang", "numbers", "interrupted", "straggler", "launch", "unknown"};
+  static constexpr std::array<std::string_view, 10> names{
+      "none", "infrastructure", "program", "hang", "numbers", "interrupted", "straggler", "launch", "unknown", "held"};
   return nth(names, kind);
 }
 

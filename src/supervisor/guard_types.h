@@ -77,7 +77,7 @@ struct Finding {
 
 struct NodeReport {
   std::string node;
-  std::string verdict;  // "good", "bad", "slow", "link", "unusable"
+  std::string verdict;  // "good", "bad", "slow", "link", "unusable"; of one left out: "drained", "resumed"
   std::string why;
 };
 
@@ -154,7 +154,8 @@ enum class FailureKind : std::uint8_t {
   interrupted,  // preempted, at its time limit, requeued
   straggler,    // replaced on request
   launch,       // could not be started
-  unknown
+  unknown,
+  held  // what it writes is still held by a process of an attempt before: one that was taken for dead
 };
 
 struct Failure {
@@ -172,6 +173,7 @@ struct Failure {
 
 struct ExcludedNode {
   std::string node, why;
+  bool drained = false;  // the scheduler keeps others off it as well
 };
 
 // What became of each attempt: the account of time (guard_account.h).
@@ -232,6 +234,7 @@ struct GuardState {
   std::int64_t last_step_failed = -2;
   bool tried_elsewhere = false;
   std::int64_t launch_failures = 0;
+  Ns held_since = 0;  // checkpoints are held by an attempt before; 0 = not
   std::vector<Ns> restart_times;
   std::vector<std::string> told;  // of the attempt at hand: stragglers, findings
   std::vector<AttemptRecord> attempts;

@@ -78,6 +78,12 @@ class JobRunner {
   // will.
   virtual Result<std::string> start(const AttemptSpec& spec) = 0;
 
+  // Of an error of start(): no further try will do better, a person has to change something.
+  virtual bool is_final(const Error& error, const AttemptSpec& spec) const {
+    (void)error, (void)spec;
+    return false;
+  }
+
   // Was the attempt started, by a supervisor that died before it could write down what start() returned? None: it was
   // not, and never will be. Errors: not known (ask again).
   virtual Result<std::optional<std::string>> find(const AttemptSpec& spec) = 0;

@@ -55,8 +55,9 @@ Status by_slurm(const std::vector<std::string>& nodes, const std::vector<std::st
 }
 
 std::vector<std::string> mpirun_words(const std::vector<std::string>& more) {
-  std::vector<std::string> words = {"mpirun",   "--stdin",    "all",       "--host", "{hosts}",
-                                    "--map-by", "ppr:1:node", "--bind-to", "none"};
+  // One mpirun a member: of several processes Open MPI hands its input to the first alone, whatever --stdin says where
+  // one of them is on this machine.
+  std::vector<std::string> words = {"mpirun", "--host", "{host}", "-n", "1", "--bind-to", "none"};
   if (::geteuid() == 0) words.push_back("--allow-run-as-root");
   words.insert(words.end(), more.begin(), more.end());
   return words;

@@ -18,7 +18,7 @@ Status by_slurm(const std::vector<std::string>& nodes, const std::vector<std::st
 Status find_addresses(const std::vector<std::string>& nodes, const std::vector<std::string>& given,
                       GroupRunTerms& terms);
 
-// Open MPI's mpirun with one process on each of {hosts}. `more`: words for it.
+// Open MPI's mpirun with one process on {host}. `more`: words for it.
 std::vector<std::string> mpirun_words(const std::vector<std::string>& more);
 
 }  // namespace orrery

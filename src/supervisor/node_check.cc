@@ -42,8 +42,9 @@ class Check {
     const std::vector<std::size_t> healthy = good();
     if (healthy.empty()) {
       if (const Status ok = alone(next); !ok) return tl::unexpected(ok.error());
-    } else if (const Status ok = beside(healthy, next); !ok) {
-      return tl::unexpected(ok.error());
+    } else {
+      if (const Status ok = beside(suspects_of(healthy), healthy, next++); !ok) return tl::unexpected(ok.error());
+      if (const Status ok = look_again(next++); !ok) return tl::unexpected(ok.error());
     }
     for (std::size_t i = 0; i < nodes_; ++i) check_.verdicts.push_back(verdict(i));
     return std::move(check_);
@@ -73,10 +74,39 @@ class Check {
     return round(number, paired(order));
   }
 
-  Status beside(const std::vector<std::size_t>& healthy, int number) {
+  std::vector<std::size_t> suspects_of(const std::vector<std::size_t>& healthy) const {
     std::vector<std::size_t> suspects;
     for (std::size_t i = 0; i < nodes_; ++i)
       if (!std::binary_search(healthy.begin(), healthy.end(), i)) suspects.push_back(i);
+    return suspects;
+  }
+
+  // Slowness that was seen once may be of the moment: a node that was slow in the only test of it that tells is tried
+  // beside another, and a pairing that was slow, of nodes that are well elsewhere, is tried again.
+  Status look_again(int number) {
+    std::vector<std::size_t> once;
+    for (std::size_t i = 0; i < nodes_; ++i)
+      if (passed(i) && !well(i) && slow_tests(i) == 1) once.push_back(i);
+    if (!once.empty())
+      if (const Status ok = beside(once, good(), number++); !ok) return ok;
+    std::vector<NodeGroup> again;
+    for (const GroupTest& t : check_.tests)
+      if (t.slow && std::all_of(t.nodes.begin(), t.nodes.end(), [&](std::size_t n) { return well(n); }))
+        again.push_back(t.nodes);
+    for (std::size_t i = 0; i < again.size();) {  // those without a node in common at once
+      std::vector<NodeGroup> now;
+      std::vector<bool> used(nodes_, false);
+      for (; i < again.size(); ++i) {
+        if (std::any_of(again[i].begin(), again[i].end(), [&](std::size_t n) { return used[n]; })) break;
+        for (const std::size_t n : again[i]) used[n] = true;
+        now.push_back(again[i]);
+      }
+      if (const Status ok = round(number, now); !ok) return ok;
+    }
+    return {};
+  }
+
+  Status beside(const std::vector<std::size_t>& suspects, const std::vector<std::size_t>& healthy, int number) {
     for (std::size_t i = 0; i < suspects.size();) {
       std::vector<NodeGroup> groups;
       for (const std::size_t g : healthy)
@@ -114,6 +144,15 @@ class Check {
     return std::any_of(check_.tests.begin(), check_.tests.end(),
                        [&](const GroupTest& t) { return has(t, node) && t.outcome.passed; });
   }
+  std::size_t slow_tests(std::size_t node) const {
+    return static_cast<std::size_t>(std::count_if(check_.tests.begin(), check_.tests.end(),
+                                                  [&](const GroupTest& t) { return has(t, node) && t.slow; }));
+  }
+  // The same nodes were not slow another time.
+  bool was_chance(const GroupTest& slow) const {
+    return std::any_of(check_.tests.begin(), check_.tests.end(),
+                       [&](const GroupTest& t) { return t.nodes == slow.nodes && t.outcome.passed && !t.slow; });
+  }
   bool well(std::size_t node) const {
     return std::any_of(check_.tests.begin(), check_.tests.end(),
                        [&](const GroupTest& t) { return has(t, node) && t.outcome.passed && !t.slow; });
@@ -126,7 +165,8 @@ class Check {
     if (!passed(node)) return NodeVerdict::bad;
     if (!well(node)) return NodeVerdict::slow;
     for (const GroupTest& t : check_.tests)
-      if (has(t, node) && (!t.outcome.passed || t.slow) && !explained(t, node)) return NodeVerdict::link;
+      if (has(t, node) && (!t.outcome.passed || (t.slow && !was_chance(t))) && !explained(t, node))
+        return NodeVerdict::link;
     return NodeVerdict::good;
   }
 

@@ -45,8 +45,9 @@ struct NodeCheck {
 };
 
 // Round 1 pairs neighbours (an odd number: the last three). Round 2 pairs each suspect, of a group that failed or was
-// slow, with a node that passed, in as many turns as it takes. Where none passed, round 2 pairs other neighbours, and
-// round 3 what still fails with those that passed now, or else each node is tested alone.
+// slow, with a node that passed, in as many turns as it takes; what was slow but once is tried once more after it.
+// Where none passed, round 2 pairs other neighbours, and round 3 what still fails with those that passed now, or else
+// each node is tested alone.
 Result<NodeCheck> check_nodes(std::size_t nodes, const RunGroups& run);
 
 }  // namespace orrery

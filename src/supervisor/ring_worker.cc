@@ -58,16 +58,6 @@ std::optional<std::string> input_line(Clock::time_point end) {
   return std::nullopt;
 }
 
-std::optional<std::size_t> index_from_launcher() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-    std::int64_t index = 0;
-    const char* text = std::getenv(name);
-    if (text != nullptr && read_int(text, index) == NumberState::ok && index >= 0)
-      return static_cast<std::size_t>(index);
-  }
-  return std::nullopt;
-}
-
 // The whole token, before anything else, within a few seconds; what is wrong is closed, whoever it is.
 int accept_with_token(int listener, const std::string& token, Clock::time_point end) {
   while (Clock::now() < end) {
@@ -126,33 +116,32 @@ std::optional<std::vector<int>> read_ring_ports(std::string_view line, std::size
   return ports;
 }
 
-int run_ring_worker(std::optional<std::size_t> index) {
+int run_ring_worker(std::size_t index) {
   ::signal(SIGPIPE, SIG_IGN);
-  if (!index) index = index_from_launcher();
   const auto say = [&](const std::string& text) {
     return write_all(STDOUT_FILENO, std::string(kRingLine) + text + "\n", "standard output").has_value();
   };
   const auto failed = [&](const std::string& why) {
-    (void)say(fmt::format("failed {} {}", index.value_or(0), why));
+    (void)say(fmt::format("failed {} {}", index, why));
     return 1;
   };
   const auto first = input_line(Clock::now() + std::chrono::seconds(60));
   const auto task = read_ring_task(first.value_or(""));
   if (!task) return failed("is started by orrery checknodes");
-  if (!index || *index >= task->addresses.size()) return failed("its launcher does not tell which member it is");
+  if (index >= task->addresses.size()) return failed("there are not so many members");
   const auto end =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(task->seconds));
   ::alarm(static_cast<unsigned>(task->seconds) + 2);  // whatever it waits for then
   const std::size_t members = task->addresses.size();
-  auto own = address_of(task->addresses[*index], true);
+  auto own = address_of(task->addresses[index], true);
   const int listener = own ? listen_at(*own) : -1;
   if (listener < 0)
-    return failed(fmt::format("this node has no address {}: {}", task->addresses[*index], std::strerror(errno)));
-  if (!say(fmt::format("at {} {}", *index, own->port()))) return 1;
+    return failed(fmt::format("this node has no address {}: {}", task->addresses[index], std::strerror(errno)));
+  if (!say(fmt::format("at {} {}", index, own->port()))) return 1;
   const auto second = input_line(end);
   const auto ports = read_ring_ports(second.value_or(""), members);
   if (!ports) return failed("the others did not come");
-  const std::size_t after = (*index + 1) % members;
+  const std::size_t after = (index + 1) % members;
   auto next = address_of(task->addresses[after], true);
   if (!next) return failed(next.error().what);
   next->set_port((*ports)[after]);
@@ -162,9 +151,9 @@ int run_ring_worker(std::optional<std::size_t> index) {
   const int from = accept_with_token(listener, task->token, end);
   if (from < 0) return failed("the member before it did not connect");
   ::close(listener);
-  const double rate = gather_in_ring(to, from, *index, members, task->bytes, STDIN_FILENO);
+  const double rate = gather_in_ring(to, from, index, members, task->bytes, STDIN_FILENO);
   if (rate <= 0) return failed("the all-gather failed");
-  return say(fmt::format("rate {} {:.6f}", *index, rate)) ? 0 : 1;
+  return say(fmt::format("rate {} {:.6f}", index, rate)) ? 0 : 1;
 }
 
 }  // namespace orrery

@@ -31,7 +31,7 @@ std::optional<RingTask> read_ring_task(std::string_view line);  // without its n
 std::string to_line(const RingTask& task);                      // with its newline
 std::optional<std::vector<int>> read_ring_ports(std::string_view line, std::size_t members);
 
-// `index`: nothing = as mpirun, srun or another launcher tells its processes. The exit status: 0 = took part.
-int run_ring_worker(std::optional<std::size_t> index);
+// Member `index` of its ring. The exit status: 0 = took part.
+int run_ring_worker(std::size_t index);
 
 }  // namespace orrery

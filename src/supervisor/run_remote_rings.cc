@@ -49,7 +49,7 @@ struct Line {
 };
 
 struct Group {
-  std::vector<Line> lines;  // one a member, or one for all
+  std::vector<Line> lines;  // one a member
   std::vector<int> ports;   // 0 = not there yet
   std::vector<double> rates;
   std::string why;
@@ -99,14 +99,9 @@ class Rings {
     group.ports.assign(members.size(), 0);
     group.rates.assign(members.size(), 0);
     std::vector<std::vector<std::string>> commands;
-    if (terms_.launch.empty()) {
-      commands.push_back(with(terms_.mpirun, "{hosts}", fmt::format("{}", fmt::join(names, ","))));
-      append(commands.back(), terms_.worker, "");
-    } else {
-      for (std::size_t i = 0; i < members.size(); ++i) {
-        commands.push_back(with(terms_.launch, "{host}", names[i]));
-        append(commands.back(), terms_.worker, std::to_string(i));
-      }
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      commands.push_back(with(terms_.launch, "{host}", names[i]));
+      append(commands.back(), terms_.worker, std::to_string(i));
     }
     for (const std::vector<std::string>& argv : commands) {
       auto process = start_piped(argv);
@@ -171,11 +166,9 @@ class Rings {
     if (!g.why.empty()) finish(g);  // the others wait for whoever failed
   }
 
-  // Of a launcher of one member that has told its rate nothing more is expected.
+  // Of a launcher whose member has told its rate nothing more is expected.
   static bool done_with(const Group& g, const Line& l) {
-    if (g.lines.size() == 1) return true;
-    const auto i = static_cast<std::size_t>(&l - g.lines.data());
-    return g.rates[i] <= 0;
+    return g.rates[static_cast<std::size_t>(&l - g.lines.data())] <= 0;
   }
 
   static void hear(Group& g, Line& l, std::string_view text) {

@@ -17,6 +17,8 @@
 #include <thread>
 
 #include "base/byte_source.h"
+#include "base/number_text.h"
+#include "base/text_match.h"
 #include "slurm/host_list.h"
 #include "supervisor/group_runs.h"
 #include "supervisor/keeper.h"
@@ -147,8 +149,10 @@ Result<std::string> SlurmRunner::start(const AttemptSpec& spec) {
   batch.directory = spec.directory;
   batch.script = files.script;
   batch.output = files.directory + "/script.log";
-  batch.options = {"--nodes=" + options_.nodes, fmt::format("--ntasks-per-node={}", options_.tasks_per_node),
-                   "--requeue", "--open-mode=append"};
+  batch.options = {"--nodes=" + nodes_wanted(spec), "--requeue", "--open-mode=append"};
+  // Of a number of tasks Slurm makes the smallest number of nodes that takes them; one a node is what it does anyway.
+  if (options_.tasks_per_node > 1)
+    batch.options.push_back(fmt::format("--ntasks-per-node={}", options_.tasks_per_node));
   if (!options_.partition.empty()) batch.options.push_back("--partition=" + options_.partition);
   if (!spec.exclude.empty()) batch.options.push_back("--exclude=" + slurm::compress_hosts(spec.exclude));
   if (!spec.nodes.empty()) batch.options.push_back("--nodelist=" + slurm::compress_hosts(spec.nodes));
@@ -164,6 +168,35 @@ Result<std::string> SlurmRunner::start(const AttemptSpec& spec) {
   // Whatever may still arrive of it must not run.
   if (const Status ok = revoke(files, known(spec.number)); !ok) return tl::unexpected(ok.error());
   return tl::unexpected(job.error());
+}
+
+// Of N-M with several tasks a node: as many as are free now, of M at most.
+std::string SlurmRunner::nodes_wanted(const AttemptSpec& spec) const {
+  const std::size_t dash = options_.nodes.find('-');
+  if (dash == std::string::npos || options_.tasks_per_node == 1) return options_.nodes;
+  const auto all = slurm::nodes({}, terms_);
+  if (!all) return options_.nodes;
+  std::int64_t least = 0, most = 0, free = 0;
+  if (read_int(std::string_view(options_.nodes).substr(0, dash), least) != NumberState::ok ||
+      read_int(std::string_view(options_.nodes).substr(dash + 1), most) != NumberState::ok)
+    return options_.nodes;
+  for (const slurm::Node& n : *all) {
+    const bool ours = options_.partition.empty() ||
+                      std::find(n.partitions.begin(), n.partitions.end(), options_.partition) != n.partitions.end();
+    const bool out = std::find(spec.exclude.begin(), spec.exclude.end(), n.name) != spec.exclude.end();
+    free += ours && !out && n.usable() && n.state == "idle" ? 1 : 0;
+  }
+  return fmt::format("{}-{}", std::clamp(free, least, most), most);
+}
+
+bool SlurmRunner::is_final(const Error& error, const AttemptSpec& spec) const {
+  if (has_any(error.what,
+              {"nvalid partition", "nvalid account", "nvalid qos", "nvalid feature", "nvalid generic resource",
+               "nvalid node count", "Node count specification invalid", "nvalid node name", "unrecognized option",
+               "unknown option", "nvalid time limit", "requires an argument"}))
+    return true;
+  // Where nodes are left out, one may come back.
+  return spec.exclude.empty() && has_any(error.what, {"Requested node configuration is not available"});
 }
 
 Result<std::optional<std::string>> SlurmRunner::find(const AttemptSpec& spec) {
@@ -329,8 +362,10 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
                                             : AttemptPhase::pending;
     // A rank that failed is news of the others: their nodes are asked at once.
     const bool failed = std::any_of(reports.begin(), reports.end(), [](const RankReport& r) { return r.failed(); });
-    s.lost = lost_nodes(k, reports, failed || s.phase == AttemptPhase::ending);
-    if (s.phase == AttemptPhase::running && (notice || j.state == slurm::State::completing)) {
+    // So is word that it will be ended: Slurm ends what has lost a node.
+    const bool told_so = notice || j.state == slurm::State::completing;
+    s.lost = lost_nodes(k, reports, failed || told_so || s.phase == AttemptPhase::ending);
+    if (s.phase == AttemptPhase::running && told_so && s.lost.empty()) {
       s.reason = EndReason::preempted;
       s.detail = "Slurm has told it so";
     }

@@ -31,6 +31,7 @@ class SlurmRunner final : public JobRunner {
 
   std::string_view kind() const override { return "slurm"; }
   Result<std::string> start(const AttemptSpec& spec) override;
+  bool is_final(const Error& error, const AttemptSpec& spec) const override;
   Result<std::optional<std::string>> find(const AttemptSpec& spec) override;
   Result<AttemptState> poll(const std::string& handle) override;
   Status signal(const std::string& handle, int number) override;
@@ -42,6 +43,7 @@ class SlurmRunner final : public JobRunner {
   std::optional<RunGroups> tester(const std::vector<std::string>& nodes, double timeout_s) override;
 
  private:
+  std::string nodes_wanted(const AttemptSpec& spec) const;
   using Clock = std::chrono::steady_clock;
   struct Handle {
     slurm::JobId job{};

@@ -104,7 +104,8 @@ void Watch::loss(std::int64_t step, double value) {
     const double usual = median_of(losses_);
     std::deque<double> off;
     for (const double l : losses_) off.push_back(std::fabs(l - usual));
-    spike_limit_ = usual + std::max(p_.spike_deviations * median_of(off), (p_.spike_factor - 1) * std::fabs(usual));
+    spike_limit_ = usual + std::max({p_.spike_deviations * median_of(off), (p_.spike_factor - 1) * std::fabs(usual),
+                                     p_.spike_floor});
     if (value > spike_limit_) first_bad_ = step;
   }
   if (losses_.size() >= window && value > spike_limit_) {
@@ -205,8 +206,10 @@ std::optional<GuardEvent> Watch::hang(Ns now) const {
   e.seconds = silent;
   // Some of it failed, and what is left of it neither goes on nor ends.
   if (failed_at_ != 0 && ended_by_log_) {
+    // While it writes to its logs it may have survived that error.
     const double linger = std::max({p_.linger_s, 3 * usual_step_s(), kPauseFactor * longest_pause_s_});
-    if (std::min(silent, seconds(now - failed_at_)) >= linger && saving_since_ == 0) {
+    const double quiet = last_output_ == 0 ? silent : seconds(now - last_output_);
+    if (std::min({silent, quiet, seconds(now - failed_at_)}) >= linger && saving_since_ == 0) {
       e.limit = linger;
       e.text = fmt::format("an error in its logs {:.1f} s ago, no progress since {:.1f} s, and it does not end",
                            seconds(now - failed_at_), silent);
@@ -272,12 +275,11 @@ std::optional<GuardEvent> Watch::bad_loss(std::int64_t enough) {
   e.kind = EventKind::bad_loss;
   e.step = first_bad_;
   e.loss = worst_;
+  const std::string since = first_bad_ >= 0 ? fmt::format(" since iteration {}", first_bad_) : "";
   e.text = std::isfinite(worst_)
-               ? fmt::format(
-                     "the loss is above {:.4g} since iteration {} and does not come down in {} steps "
-                     "(up to {:.4g})",
-                     spike_limit_, first_bad_, bad_count_, worst_)
-               : fmt::format("the loss is not finite since iteration {}, {} steps in a row", first_bad_, bad_count_);
+               ? fmt::format("the loss is above {:.4g}{} and does not come down in {} steps (up to {:.4g})",
+                             spike_limit_, since, bad_count_, worst_)
+               : fmt::format("the loss is not finite{}, {} steps in a row", since, bad_count_);
   return e;
 }
 

@@ -28,6 +28,7 @@ struct WatchPolicy {
   std::int64_t nan_steps = 2;    // losses in a row that are not finite
   double spike_factor = 1.5;     // of the usual loss, and by
   double spike_deviations = 8;   // so many median absolute deviations above it
+  double spike_floor = 0.5;      // ... and by so much: losses near 0 are small whatever happens to them
   std::int64_t spike_steps = 8;  // and not down again for so many logged steps
   std::int64_t spike_window = 32;
   double straggler_share = 0.3;  // of the time, all others wait for this one
@@ -61,7 +62,8 @@ class Watch {
   void beats(Ns now, const std::vector<Beat>& beats);  // all that are known, at one look
   void output(Ns now) { last_output_ = now; }          // its logs grew
   void saving(Ns now);                                 // its logs say that it saves
-  void failed(Ns now, bool ended);  // its logs say that some of it failed (ended: and that this is the end of it)
+  void failed(Ns now, bool ended);     // its logs say that some of it failed (ended: and that this is the end of it)
+  void survived() { failed_at_ = 0; }  // it had no part of it fail, after all
   void nodes_lost(Ns now, const std::vector<std::string>& nodes);  // do not answer; empty = all do
 
   // What it makes of it. Each trouble is told once an attempt.
