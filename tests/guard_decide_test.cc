@@ -6,114 +6,12 @@
 #include <random>
 #include <set>
 
+#include "guard_talk.h"
 #include "supervisor/decide.h"
 #include "supervisor/failure.h"
 
 namespace orrery {
 namespace {
-
-constexpr Ns kSecond = 1'000'000'000;
-
-GuardPolicy plain() {
-  GuardPolicy p;
-  p.check_nodes = false;
-  return p;
-}
-
-// A job that is talked to.
-struct Talk {
-  GuardState s;
-  Decision last;
-  Ns at = 1'000 * kSecond;
-  std::uint64_t serial = 0;
-
-  explicit Talk(GuardPolicy policy = plain()) {
-    GuardEvent e;
-    e.kind = EventKind::begin;
-    e.policy = policy;
-    e.text = "og1";
-    tell(std::move(e));
-  }
-  const Decision& tell(GuardEvent e) {
-    at += kSecond;
-    e.at = at;
-    last = decide(s, e);
-    s = last.next;
-    return last;
-  }
-  GuardEvent event(EventKind kind, std::string text = {}) const {
-    GuardEvent e;
-    e.kind = kind;
-    e.attempt = s.attempt;
-    e.text = std::move(text);
-    return e;
-  }
-  const Decision& tell(EventKind kind, std::string text = {}) { return tell(event(kind, std::move(text))); }
-
-  // Up to a running attempt that has come to `step`; time passes where it waits.
-  void run_to(std::int64_t step, std::vector<std::string> nodes = {}) {
-    if (s.phase == GuardPhase::waiting) {
-      at = std::max(at, s.until);
-      tell(EventKind::tick);
-    }
-    ASSERT_EQ(s.phase, GuardPhase::starting) << name_of(s.phase) << " " << s.outcome_text;
-    GuardEvent started = event(EventKind::started);
-    started.handle = std::to_string(s.attempt);
-    started.state.emplace();
-    started.state->nodes = std::move(nodes);
-    tell(started);
-    progress(step);
-  }
-  void progress(std::int64_t step) {
-    if (step < 0) return;
-    GuardEvent e = event(EventKind::progress);
-    e.step = step;
-    tell(e);
-  }
-  void found(const std::string& reason, const std::string& category, const std::string& restart,
-             const std::string& node = {}, double confidence = 0.9, const std::string& line = "its line") {
-    GuardEvent e = event(EventKind::finding);
-    e.finding.emplace();
-    e.finding->verdict = "failed";
-    e.finding->reason = reason;
-    e.finding->category = category;
-    e.finding->restart = restart;
-    e.finding->node = node;
-    e.finding->text = line;
-    e.finding->at = "attempt-1.err:3";
-    e.finding->confidence = confidence;
-    e.finding->ended = true;
-    tell(e);
-  }
-  const Decision& ends(std::optional<int> status, std::optional<int> signal = {}, EndReason reason = EndReason::none) {
-    GuardEvent e = event(EventKind::ended);
-    e.state.emplace();
-    e.state->phase = AttemptPhase::ended;
-    e.state->exit_status = status;
-    e.state->signal = signal;
-    e.state->reason = reason;
-    tell(e);
-    return tell(EventKind::fenced);
-  }
-  const Decision& lists(std::vector<std::int64_t> steps) {  // the newest first
-    GuardEvent e = event(EventKind::checkpoints);
-    e.attempt = 0;
-    for (const std::int64_t step : steps) e.checkpoints.push_back({"step-" + std::to_string(step), step, 0});
-    return tell(e);
-  }
-  void wait_over() {
-    at = std::max(at, s.until);
-    tell(EventKind::tick);
-  }
-  bool does(ActionKind kind) const {
-    return std::any_of(last.actions.begin(), last.actions.end(), [&](const Action& a) { return a.kind == kind; });
-  }
-  const Action* action(ActionKind kind) const {
-    for (const Action& a : last.actions)
-      if (a.kind == kind) return &a;
-    return nullptr;
-  }
-};
 
 TEST(GuardDecide, AJobThatGoesWell) {
   Talk t;
@@ -390,23 +288,6 @@ TEST(GuardDecide, BackOffDoublesWhileNothingIsGained) {
   EXPECT_EQ(waits, (std::vector<double>{1, 2, 4, 5, 5}));
 }
 
-// A frozen node was taken for dead: its rank still has the lock of the checkpoints.
-TEST(GuardDecide, CheckpointsThatAnAttemptBeforeHoldsAreWaitedFor) {
-  Talk t;
-  t.run_to(40);
-  t.ends({}, 9);
-  t.wait_over();
-  for (int i = 0; i < 12; ++i) {
-    t.tell(EventKind::started);
-    t.found("Runtime Error", "Framework", "no", {}, 0.9,
-            "RuntimeError: c/rank-00002.lock: another writer has it (process 7, maybe on another host)");
-    t.ends(1);
-    ASSERT_EQ(t.last.kind, "wait") << i;
-    t.wait_over();
-  }
-  EXPECT_EQ(t.s.outcome, GuardOutcome::open) << "it gained nothing, and that is nobody's fault";
-}
-
 TEST(GuardDecide, ANodeThatAPersonGivesBackIsUsedAgain) {
   Talk t;
   t.run_to(40, {"a", "b"});
@@ -429,16 +310,6 @@ TEST(GuardDecide, ANodeThatAPersonGivesBackIsUsedAgain) {
   EXPECT_EQ(t.last.kind, "notice");
 }
 
-TEST(GuardDecide, BadNumbersWithNowhereToGoBackToAreReported) {
-  Talk t;
-  t.run_to(40);
-  GuardEvent bad = t.event(EventKind::bad_loss, "not finite");
-  bad.loss = NAN;
-  t.tell(bad);
-  EXPECT_EQ(t.last.kind, "notice");
-  EXPECT_TRUE(t.last.actions.empty());
-}
-
 // Slurm tells the ranks of a job to end, whose node is gone.
 TEST(GuardDecide, APreemptionThatWasALostNodeIsOne) {
   Talk t;
@@ -454,121 +325,6 @@ TEST(GuardDecide, APreemptionThatWasALostNodeIsOne) {
   t.tell(EventKind::fenced);
   ASSERT_TRUE(t.does(ActionKind::drain));
   EXPECT_EQ(t.action(ActionKind::drain)->node, "b");
-}
-
-TEST(GuardDecide, BadNumbersGoBackToAnEarlierCheckpointAndSkip) {
-  GuardPolicy p = plain();
-  p.knows_checkpoints = true;
-  p.skip_extra = 2;
-  Talk t(p);
-  t.lists({});
-  t.run_to(40);
-  GuardEvent bad = t.event(EventKind::bad_loss, "not finite");
-  bad.step = 33;
-  bad.loss = NAN;
-  t.tell(bad);
-  EXPECT_TRUE(t.does(ActionKind::fence));
-  EXPECT_FALSE(t.does(ActionKind::signal)) << "what it has now must not be saved";
-  t.tell(EventKind::fenced);
-  EXPECT_EQ(t.last.kind, "rollback");
-  t.wait_over();
-  ASSERT_TRUE(t.does(ActionKind::list_checkpoints));
-  EXPECT_EQ(t.action(ActionKind::list_checkpoints)->step, 32);
-  t.lists({40, 35, 30, 20});
-  const Action* start = t.action(ActionKind::start);
-  ASSERT_NE(start, nullptr);
-  EXPECT_EQ(start->checkpoint, "step-30") << "the newest of before";
-  EXPECT_TRUE(start->rollback);
-  EXPECT_EQ(start->skip_from, 30);
-  EXPECT_EQ(start->skip_to, 35);
-
-  // A failure before anything was saved beyond the gap: the same again.
-  t.run_to(34);
-  t.ends({}, 9);
-  t.wait_over();
-  t.lists({34, 30, 20});
-  start = t.action(ActionKind::start);
-  ASSERT_NE(start, nullptr);
-  EXPECT_EQ(start->checkpoint, "step-30");
-  EXPECT_EQ(start->skip_to, 35);
-  EXPECT_TRUE(start->rollback);
-  // Once it is behind, the newest.
-  t.run_to(60);
-  t.ends({}, 9);
-  t.wait_over();
-  t.lists({60, 50});
-  start = t.action(ActionKind::start);
-  ASSERT_NE(start, nullptr);
-  EXPECT_EQ(start->checkpoint, "step-60");
-  EXPECT_FALSE(start->rollback);
-}
-
-TEST(GuardDecide, TheSameBadNumbersAgainGoBackFurtherThenStop) {
-  GuardPolicy p = plain();
-  p.knows_checkpoints = true;
-  p.most_rollbacks = 2;
-  p.most_without_progress = 10;
-  Talk t(p);
-  t.lists({});
-  std::vector<std::string> from;
-  while (t.s.phase != GuardPhase::stopped) {
-    t.run_to(40);
-    GuardEvent bad = t.event(EventKind::bad_loss);
-    bad.step = 33;
-    t.tell(bad);
-    t.tell(EventKind::fenced);
-    if (t.s.phase == GuardPhase::stopped) break;
-    t.wait_over();
-    t.lists({30, 20, 10});
-    from.push_back(t.action(ActionKind::start)->checkpoint);
-  }
-  EXPECT_EQ(from, (std::vector<std::string>{"step-30", "step-20"}));
-  EXPECT_NE(t.last.text.find("it came again"), std::string::npos) << t.last.text;
-}
-
-TEST(GuardDecide, NoEarlierCheckpointIsAStop) {
-  GuardPolicy p = plain();
-  p.knows_checkpoints = true;
-  Talk t(p);
-  t.lists({50});
-  t.run_to(60);
-  GuardEvent bad = t.event(EventKind::bad_loss);
-  bad.step = 33;
-  t.tell(bad);
-  t.tell(EventKind::fenced);
-  t.wait_over();
-  t.lists({60, 50});
-  EXPECT_EQ(t.last.kind, "stop");
-  EXPECT_NE(t.last.text.find("every checkpoint is of after iteration 32"), std::string::npos) << t.last.text;
-}
-
-TEST(GuardDecide, AnExitWithBadNumbersIsNotDone) {
-  GuardPolicy p = plain();
-  p.knows_checkpoints = true;
-  Talk t(p);
-  t.lists({});
-  t.run_to(60);
-  t.found("Runtime Error", "Framework", "auto-rollback");
-  t.ends(0);
-  EXPECT_EQ(t.last.kind, "rollback");
-  p.bad_loss = OnBadLoss::report;
-  Talk r(p);
-  r.lists({});
-  r.run_to(60);
-  r.found("Runtime Error", "Framework", "auto-rollback");
-  r.ends(0);
-  EXPECT_EQ(r.last.kind, "done");
-}
-
-TEST(GuardDecide, NoGoodCheckpointIsNoReasonToBeginAnew) {
-  GuardPolicy p = plain();
-  p.knows_checkpoints = true;
-  Talk t(p);
-  GuardEvent e = t.event(EventKind::checkpoints, "none is good");
-  e.attempt = 0;
-  e.fatal = true;
-  t.tell(e);
-  EXPECT_EQ(t.last.kind, "stop");
 }
 
 TEST(GuardDecide, BadNodesAreLeftOutWithAReason) {
