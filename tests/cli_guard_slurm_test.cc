@@ -113,6 +113,15 @@ TEST_F(CliGuardSlurm, ALostNodeIsNoticedDrainedAndReplaced) {
   EXPECT_EQ(jobs(), 2);
 }
 
+TEST_F(CliGuardSlurm, WhyItWaitsIsSaidAndToldToEndItWaitsForNobody) {
+  guard(20, "--nodes 5 --sbatch=--begin=now+1hour");
+  ASSERT_TRUE(wait_for(60, [&] { return decisions().find("it waits in the queue: BeginTime") != std::string::npos; }))
+      << decisions();
+  ::kill(pid_, SIGTERM);
+  EXPECT_TRUE(wait_for(60, [&] { return !guarding(); })) << decisions();
+  EXPECT_EQ(shell("squeue -h").out, "");
+}
+
 // Taken for dead, it has come back: its rank still had the lock of the checkpoints, and ended when it heard.
 TEST_F(CliGuardSlurm, AFrozenNodeHoldsTheJobUpAndEndsNothing) {
   write_text(dir_ / "c.toml", "[progress]\nlost_s = 2\n[slurm]\nstale_s = 1\nlost_after_s = 2\n");

@@ -577,7 +577,7 @@ struct World {
 
   // Whatever may come in this phase, and what may not.
   GuardEvent anything() {
-    const int kinds = static_cast<int>(EventKind::tick) + 1;
+    const int kinds = static_cast<int>(EventKind::queued) + 1;
     GuardEvent e = t.event(static_cast<EventKind>(1 + pick(kinds - 1)));  // not begin
     if (pick(8) == 0) e.attempt = pick(5);
     e.step = pick(100);

@@ -81,6 +81,8 @@ class Decider {
         return stop_asked();
       case EventKind::tick:
         return tick();
+      case EventKind::queued:
+        return queued();
     }
   }
 
@@ -236,6 +238,10 @@ class Decider {
     r.last_step = std::max(r.last_step, e_.step);
     s_.step = std::max(s_.step, e_.step);
     s_.best_step = std::max(s_.best_step, e_.step);
+  }
+
+  void queued() {
+    if (live() && tell_once("queued " + e_.text)) say("notice", "it waits in the queue: " + e_.text);
   }
 
   bool tell_once(const std::string& what) {

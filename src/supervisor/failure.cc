@@ -71,7 +71,8 @@ Failure classify(const GuardState& s, const AttemptState& end) {
     f.reason = f.cause = "Node Failure";
     f.exclude = !f.lost.empty();
     if (!f.lost.empty()) f.node = f.lost.front();
-    for (const std::string& n : f.lost) f.evidence.push_back(n + " does not answer: neither its keepers nor its daemon");
+    for (const std::string& n : f.lost)
+      f.evidence.push_back(n + " does not answer: neither its keepers nor its daemon");
     return f;
   }
   const bool bad_numbers = found != nullptr && found->verdict == "failed" && found->restart == "auto-rollback";

@@ -29,6 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kCheckpoints_s = 1;  // between looks for completed checkpoints
+constexpr double kQueued_s = 5;       // in the queue for one reason, until it is told
 constexpr double kResumed_s = 5;      // between looks for nodes that were given back
 constexpr int kAppendTries = 600;     // of a journal, a second each
 constexpr int kListTries = 5;         // storage that does not answer
@@ -77,6 +78,9 @@ struct Seen {
   std::vector<std::int64_t> saves;                            // that its logs tell of, not counted yet
   bool finding_failed = false;
   std::vector<std::string> nodes;  // it runs on
+  std::string queued_for;          // why it is in a queue; "" = it is not
+  std::set<std::string> queued_told;
+  Clock::time_point queued_since{};
 };
 
 class Supervisor {
@@ -109,6 +113,7 @@ class Supervisor {
   void list_nodes();
   void tell_of_node(const std::string& node, const std::string& what);
   void look_for_resumed_nodes();
+  void tell_why_queued(const AttemptState& state);
   std::vector<std::string> usable_nodes(std::vector<NodeReport>& reports, std::string& told);
 
   void look();    // once around
@@ -567,6 +572,20 @@ void Supervisor::end_of_attempt(const AttemptState& state) {
   hear(std::move(e));
 }
 
+// Each reason for which it has waited for a while.
+void Supervisor::tell_why_queued(const AttemptState& state) {
+  const std::string why = state.phase == AttemptPhase::pending ? state.detail : "";
+  if (why != seen_.queued_for) {
+    seen_.queued_for = why;
+    seen_.queued_since = Clock::now();
+  }
+  if (why.empty() || Clock::now() - seen_.queued_since < std::chrono::duration<double>(kQueued_s)) return;
+  if (!seen_.queued_told.insert(why).second) return;
+  GuardEvent e = event(EventKind::queued, why);
+  e.attempt = s_.attempt;
+  hear(std::move(e));
+}
+
 void Supervisor::attend() {
   if (seen_.attempt != s_.attempt || !seen_.logs) begin_seeing();
   const std::int64_t attempt = s_.attempt;
@@ -587,8 +606,11 @@ void Supervisor::attend() {
     if (ending && !seen_.ending_since) seen_.ending_since = Clock::now();
     // What its launcher left behind may still have something to say of why.
     const bool settled = ending && Clock::now() - *seen_.ending_since >= std::chrono::duration<double>(o_.settle_s);
-    if (state->phase == AttemptPhase::ended || settled) return end_of_attempt(*state);
+    // Asked to save and end while it is still in a queue: nobody is there to save.
+    const bool never_ran = s_.phase == GuardPhase::saving && state->phase == AttemptPhase::pending;
+    if (state->phase == AttemptPhase::ended || settled || never_ran) return end_of_attempt(*state);
     watch_.nodes_lost(watched_, state->lost);
+    tell_why_queued(*state);
     const auto tell = [&](EventKind kind, std::string text, double seconds) {
       flush_progress(true);
       GuardEvent e = event(kind, std::move(text));

@@ -60,7 +60,8 @@ enum class EventKind : std::uint8_t {
   checkpoints,      // checkpoints: the good ones, the newest first; text = why they are not known
   saved,       // step, seconds = training stood still; text = the id of the complete checkpoint, "" = one was begun
   stop_asked,  // by a person or the system: text; the second time: at once
-  tick         // time passes
+  tick,        // time passes
+  queued       // it waits for the scheduler: text = why, in its words
 };
 
 // What diagnose says of the attempt's logs so far, in few words.
