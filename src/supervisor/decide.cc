@@ -197,6 +197,7 @@ class Decider {
     if (s_.phase != GuardPhase::starting) return;
     s_.handle = e_.handle;
     s_.launch_failures = 0;
+    s_.waiting_nodes = 0;
     s_.avoid.clear();
     record().started = e_.at;
     if (e_.state) record().nodes = e_.state->nodes;
@@ -212,7 +213,12 @@ class Decider {
     because(e_.text);
     if (s_.stopping) return stop(GuardOutcome::by_operator, s_.stop_text);
     if (e_.fatal) return stop(GuardOutcome::failed, "cannot be started: " + e_.text);
-    if (++s_.launch_failures > kMostLaunchFailures)
+    if (++s_.launch_failures == 1) s_.waiting_nodes = s_.now;
+    // Without nodes that were left out there may be too few: they are waited for as others are.
+    const bool may_come_back =
+        std::any_of(s_.excluded.begin(), s_.excluded.end(), [](const ExcludedNode& n) { return n.drained; }) &&
+        s_.now - s_.waiting_nodes < ns(s_.policy.wait_nodes_s);
+    if (s_.launch_failures > kMostLaunchFailures && !may_come_back)
       return stop(GuardOutcome::failed, fmt::format("could not be started {} times in a row", s_.launch_failures));
     const double wait = backoff(s_.launch_failures);
     say("wait", fmt::format("not started; again in {:g} s", wait));
