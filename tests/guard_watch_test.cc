@@ -8,7 +8,6 @@
 namespace orrery {
 namespace {
 
-constexpr Ns kSecond = 1'000'000'000;
 
 WatchPolicy quick() {
   WatchPolicy p;
