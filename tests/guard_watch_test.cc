@@ -8,7 +8,6 @@
 namespace orrery {
 namespace {
 
-
 WatchPolicy quick() {
   WatchPolicy p;
   p.start_grace_s = 100;

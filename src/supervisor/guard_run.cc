@@ -192,8 +192,10 @@ void Supervisor::perform(const Action& a) {
     case ActionKind::drain:
       if (const Status ok = runner_.drain(a.node, a.text); !ok) {
         trouble("drain " + a.node, ok.error());
-      } else {
-        tell_of_node(a.node, "drained");
+      } else if (const auto nodes = runner_.nodes(); nodes) {
+        // Where the runner keeps no such list, nobody could give it back.
+        for (const NodeState& n : *nodes)
+          if (n.name == a.node && !n.usable) tell_of_node(a.node, "drained");
       }
       return;
     case ActionKind::stacks: {
