@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace orrery {
 namespace {
@@ -293,8 +294,11 @@ Section bench_shares(const BenchFacts& facts, const std::string& level) {
   if (!phases && !modules) s.key = "trace_operators", s.text_rows = 30;
   s.table.columns = {{.key = "run"}, {.key = "name", .title = level}};
   if (modules) s.table.columns.push_back({.key = "phase"});
+  std::unordered_set<std::int64_t> on_gpu;  // runs whose traces have work of a GPU
+  for (const auto& [id, share] : facts.shares)
+    if (share.gpu_ms > 0) on_gpu.insert(id);
   s.table.columns.push_back({.key = "cpu_ms", .title = "CPU ms", .digits = 2});
-  s.table.columns.push_back({.key = "gpu_ms", .title = "GPU ms", .digits = 2});
+  s.table.columns.push_back({.key = "gpu_ms", .title = "GPU ms", .json_only = on_gpu.empty(), .digits = 2});
   s.table.columns.push_back({.key = "pct", .title = "% of the step", .digits = 1});
   if (modules) s.text_rows = 40;
   std::unordered_map<std::int64_t, std::string> names;
@@ -305,7 +309,7 @@ Section bench_shares(const BenchFacts& facts, const std::string& level) {
     if (share.level != level || name == names.end()) continue;
     std::vector<Cell> row{name->second, share.name};
     if (modules) row.emplace_back(share.phase);
-    row.insert(row.end(), {share.cpu_ms, share.gpu_ms, share.pct});
+    row.insert(row.end(), {share.cpu_ms, known_cell(on_gpu.count(id) > 0, share.gpu_ms), share.pct});
     s.table.rows.push_back(std::move(row));
   }
   return s;

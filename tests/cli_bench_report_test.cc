@@ -1,0 +1,77 @@
+// orrery bench report: what its figures add up to, from commands that report what a test says.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli_run.h"
+
+namespace orrery::test {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kTiny = "[models.tiny]\nlayers = 1\nhidden = 16\nffn = 64\nheads = 2\nvocab = 32\n";
+
+Json document(const Outcome& o) {
+  const Json j = Json::parse(o.out, nullptr, false);
+  EXPECT_TRUE(j.is_object()) << o.out << o.err;
+  return j;
+}
+
+// Runs of `axes` by one command, whose words are given.
+std::string matrix(const std::string& axes, const std::string& argv, const std::string& bench = "") {
+  return "[bench]\nwarmup_steps = 0\nsteps = 3\nreference_every = 0\n" + bench +
+         "[[matrix]]\ntask = \"inference\"\nmodel = \"tiny\"\nframework = \"mine\"\n" + axes + kTiny +
+         "[commands.mine]\nstep_ms = 'took ([0-9.]+)'\nargv = " + argv + "\n";
+}
+
+// One step of the host: prefill 0..40, decode 50..90 of 100 us, each with a product of 10 us.
+constexpr const char* kHostTrace = R"({"schemaVersion": 1, "traceEvents": [
+ {"ph":"X","cat":"user_annotation","name":"ProfilerStep#0","pid":1,"tid":1,"ts":0,"dur":100,"args":{}},
+ {"ph":"X","cat":"user_annotation","name":"prefill","pid":1,"tid":1,"ts":0,"dur":40,"args":{}},
+ {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":5,"dur":10,"args":{}},
+ {"ph":"X","cat":"user_annotation","name":"decode","pid":1,"tid":1,"ts":50,"dur":40,"args":{}},
+ {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":55,"dur":10,"args":{}}
+]})";
+
+TEST(CliBenchReport, StagesOfTheHostAddUpToTheStep) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml", trace = dir / "rank-0.json";
+  write_text(trace, kHostTrace);
+  write_text(config, matrix("seq_length = 8\n",
+                            "[\"sh\", \"-c\", \"cp " + trace +
+                                " {trace_directory}; echo took 1; echo took 1; echo "
+                                "took 1\"]",
+                            "trace_steps = 1\n"));
+  ASSERT_EQ(orrery("bench run '" + config + "' --quiet").status, 0);
+  const std::string page = dir / "page.html";
+  const Json d = document(orrery("bench report '" + config + "' --json --html '" + page + "'"));
+  std::map<std::string, double> stages;
+  double all = 0, modules = 0;
+  for (const Json& s : d["phases"]) {
+    stages[s["name"]] = s["pct"];
+    all += s["pct"].get<double>();
+    EXPECT_TRUE(s["gpu_ms"].is_null()) << s;
+  }
+  EXPECT_NEAR(all, 100, 1e-6);
+  EXPECT_EQ(stages.size(), 3u);  // neither "forward" nor "idle"
+  EXPECT_NEAR(stages["prefill"], 40, 1e-6);
+  EXPECT_NEAR(stages["decode"], 40, 1e-6);
+  EXPECT_NEAR(stages["host"], 20, 1e-6);
+  double outside = 0;
+  for (const Json& m : d["modules"]) {
+    modules += m["pct"].get<double>();
+    if (m["name"] == "outside of operators") outside = m["pct"];
+  }
+  EXPECT_NEAR(modules, 100, 1e-6);
+  EXPECT_NEAR(outside, 80, 1e-6);
+  for (const Json& o : d["trace_operators"]) EXPECT_NEAR(o["pct"].get<double>(), 20, 1e-6) << o;
+  const std::string text = orrery("bench report '" + config + "'").out;
+  EXPECT_EQ(text.find("GPU ms"), std::string::npos) << text;
+  EXPECT_EQ(text.find("idle"), std::string::npos) << text;
+  EXPECT_EQ(read_file(page).find("idle"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace orrery::test
