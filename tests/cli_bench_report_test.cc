@@ -73,5 +73,51 @@ TEST(CliBenchReport, StagesOfTheHostAddUpToTheStep) {
   EXPECT_EQ(read_file(page).find("idle"), std::string::npos);
 }
 
+// Two processes whose steps take 100 us and 150 us: shares are of their mean.
+TEST(CliBenchReport, StagesOfSeveralProcessesAddUpToTheirMeanStep) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  const auto trace = [&](int rank, int step) {
+    write_text(dir / ("rank-" + std::to_string(rank) + ".json"),
+               R"({"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": )" + std::to_string(rank) +
+                   R"(, "world_size": 2}, "traceEvents": [
+ {"ph":"X","cat":"user_annotation","name":"ProfilerStep#0","pid":1,"tid":1,"ts":0,"dur":)" +
+                   std::to_string(step) + R"(,"args":{}},
+ {"ph":"X","cat":"user_annotation","name":"forward","pid":1,"tid":1,"ts":0,"dur":50,"args":{}},
+ {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":5,"dur":10,"args":{}}]})");
+  };
+  trace(0, 100);
+  trace(1, 150);
+  write_text(config, matrix("seq_length = 8\ngpus = 2\n",
+                            "[\"sh\", \"-c\", \"cp " + dir.path.string() +
+                                "/rank-*.json {trace_directory}; echo took 1; echo took 1; echo took 1\"]",
+                            "trace_steps = 1\n"));
+  ASSERT_EQ(orrery("bench run '" + config + "' --quiet").status, 0);
+  const Json d = document(orrery("bench report '" + config + "' --json"));
+  ASSERT_EQ(d["phases"].size(), 2u) << d["phases"];
+  EXPECT_NEAR(d["phases"][0]["pct"], 40, 1e-3);  // 50 of 125 us
+  EXPECT_NEAR(d["phases"][1]["pct"], 60, 1e-3);
+}
+
+// R takes 14 ms a step where none takes 10, but one of the steps of none took 100: R is the slower one.
+TEST(CliBenchReport, OneSlowStepDoesNotTurnTheAnswer) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config, matrix("seq_length = 8\ntechniques = [\"\", \"F\"]\nbatch = 1\n",
+                            "[\"sh\", \"-c\", \"case x{techniques} in x) echo took 10; echo took 10; echo took "
+                            "100;; *) echo took 14; echo took 14; echo took 14;; esac\"]"));
+  ASSERT_EQ(orrery("bench run '" + config + "' --quiet").status, 0);
+  const Json d = document(orrery("bench report '" + config + "' --json"));
+  ASSERT_EQ(d["throughput"].size(), 2u);
+  EXPECT_NEAR(d["throughput"][0]["tokens_per_s"], 64 / 10e-3, 1e-6);  // a step yields 64 tokens
+  EXPECT_NEAR(d["throughput"][1]["times_none"], 10.0 / 14, 1e-5);
+  EXPECT_EQ(d["runs"][1]["tokens_per_s"], d["throughput"][1]["tokens_per_s"]);
+  std::map<std::string, Json> notes;
+  for (const Json& n : d["notes"]) notes[n["name"]] = n;
+  ASSERT_EQ(notes.count("noisy-steps"), 1u);
+  EXPECT_EQ(notes["noisy-steps"]["count"], 1);
+  EXPECT_NE(notes["noisy-steps"]["first"].get<std::string>().find("none/b1"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace orrery::test

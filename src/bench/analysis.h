@@ -23,6 +23,8 @@ struct BenchEntry {
   bool done() const { return row && row->state == RunState::done; }
   // Of one rank: its device's, else its share of the host's; the peak.
   std::optional<double> memory_gib() const;
+  std::optional<double> tokens_per_s() const;  // of what ended well
+  bool noisy() const;                          // its steps' standard deviation is above a fifth of their median
   // Estimated over measured, less one, in per cent; by wall time, and by processor time where that was told.
   std::optional<double> error_pct() const;
   std::optional<double> cpu_error_pct() const;

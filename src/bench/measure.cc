@@ -97,9 +97,7 @@ void set_times(const BenchRun& run, const WorkerReport& r, RunRow& row) {
   if (!cpu.empty()) row.cpu_ms = times_of(cpu).median;
   if (!r.prefill_ms.empty()) row.prefill_ms = times_of(r.prefill_ms).median;
   if (!r.decode_ms.empty()) row.decode_ms = times_of(r.decode_ms).median;
-  // By the mean, as throughput is: what a run of many steps yields.
-  if (row.step_ms.count > 0 && row.step_ms.mean > 0)
-    row.tokens_per_s = tokens_of_step(run, std::max<std::int64_t>(1, row.batch)) / (row.step_ms.mean / 1e3);
+  row.tokens_per_s = tokens_per_s(run, row);
 }
 
 // Of a table of `orrery bench ops`; none of one that cannot be read.

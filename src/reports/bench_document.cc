@@ -53,6 +53,15 @@ void note_what_is_not_estimated(Document& d, const BenchFacts& facts) {
                   "measured, with nothing to compare");
 }
 
+// One slow step of a few turns a mean, and many of them a median.
+void note_what_is_noisy(Document& d, const BenchFacts& facts) {
+  for (const BenchEntry& e : facts.entries)
+    if (e.noisy())
+      d.notes.add("noisy-steps", Severity::warning, 1,
+                  fmt::format("{}: median {:.2f} ms, sd {:.2f}", e.run.id(), e.row->step_ms.median, e.row->step_ms.sd),
+                  "steps vary by more than 20 % of their median: something else runs, or more steps are needed");
+}
+
 }  // namespace
 
 Document bench_plan_document(const BenchConfig& config, const RunPlan& plan, const BenchFacts& facts) {
@@ -99,6 +108,7 @@ Document bench_run_document(const BenchConfig& config, const SweepResult& result
   d.sections.push_back(bench_states(facts));
   d.notes.merge(result.notes);
   note_what_is_not_estimated(d, facts);
+  note_what_is_noisy(d, facts);
   return d;
 }
 
@@ -148,6 +158,7 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
     d.notes.add("several-environments", Severity::warning, facts.environments.size(), "",
                 "runs of one store were measured with different machines or versions: \"environments\" says which");
   note_what_is_not_estimated(d, facts);
+  note_what_is_noisy(d, facts);
   const NoiseCheck noise = noise_of(facts.rows);
   if (noise.drifts)
     d.notes.add("drift", Severity::warning, 1,

@@ -30,8 +30,6 @@ Cell batch_of(const BenchEntry& e) {
   return b > 0 ? Cell(b) : Cell(std::string("max"));
 }
 
-std::optional<double> measured_tokens(const BenchEntry& e) { return e.done() ? e.row->tokens_per_s : std::nullopt; }
-
 }  // namespace
 
 Cell known_cell(bool known, double x) {
@@ -49,7 +47,7 @@ std::string bench_series(const BenchRun& r) {
 namespace {
 
 Section bench_runs(const BenchFacts& facts, bool plan) {
-  Section s{.key = "runs", .title = plan ? "Runs" : "Runs (ms of a step)", .table = {}};
+  Section s{.key = "runs", .title = plan ? "Runs" : "Runs (ms of a step; tokens/s by its median)", .table = {}};
   s.table.columns = {
       {.key = "place", .title = "#", .json_only = !plan},
       {.key = "id", .json_only = true},
@@ -121,7 +119,7 @@ Section bench_runs(const BenchFacts& facts, bool plan) {
                             known_cell(measured, r.step_ms.mean),
                             known_cell(measured, r.step_ms.median),
                             known_cell(measured, r.step_ms.sd),
-                            cell(r.tokens_per_s),
+                            cell(e.tokens_per_s()),
                             cell(e.memory_gib()),
                             known_cell(estimated && e.estimate.step_ms > 0, e.estimate.step_ms),
                             cell(e.error_pct()),
@@ -228,10 +226,10 @@ Section bench_throughput(const BenchFacts& facts) {
     if (e.done() && e.run.techniques.letters.empty()) plain[place(e)] = &e;
   for (const BenchEntry& e : facts.entries) {
     if (e.run.task == BenchTask::operators) continue;
-    const auto tokens = measured_tokens(e);
+    const auto tokens = e.tokens_per_s();
     std::optional<double> faster, fuller;
     if (const auto p = plain.find(place(e)); p != plain.end() && tokens) {
-      const auto base = measured_tokens(*p->second);
+      const auto base = p->second->tokens_per_s();
       const auto memory = e.memory_gib(), base_memory = p->second->memory_gib();
       if (base && *base > 0) faster = *tokens / *base;
       if (memory && base_memory && *base_memory > 0) fuller = *memory / *base_memory;
@@ -257,7 +255,7 @@ Section bench_scaling(const BenchFacts& facts) {
       {.key = "estimated_efficiency_pct", .title = "estimated", .json_only = !facts.has_platform, .digits = 1}};
   std::map<std::string, std::vector<const BenchEntry*>> series;
   for (const BenchEntry& e : facts.entries) {
-    if (!measured_tokens(e) || e.run.batch == 0) continue;
+    if (!e.tokens_per_s() || e.run.batch == 0) continue;
     BenchRun one = e.run;
     one.gpus = 1;
     series[one.id()].push_back(&e);
@@ -274,8 +272,8 @@ Section bench_scaling(const BenchFacts& facts) {
       std::optional<double> estimated;
       if (e->estimate.unknown.empty() && first.estimate.unknown.empty() && e->estimate.step_ms > 0)
         estimated = 100 * first.estimate.step_ms / e->estimate.step_ms;
-      s.table.rows.push_back({name, letters(e->run), batch_of(*e), e->run.gpus, *e->row->tokens_per_s,
-                              100 * each(*e, *e->row->tokens_per_s) / each(first, *first.row->tokens_per_s),
+      s.table.rows.push_back({name, letters(e->run), batch_of(*e), e->run.gpus, *e->tokens_per_s(),
+                              100 * each(*e, *e->tokens_per_s()) / each(first, *first.tokens_per_s()),
                               cell(estimated)});
     }
   }
