@@ -79,5 +79,23 @@ TEST_F(CliBenchSlurm, AKilledRunnersJobIsCancelledAndRunAgain) {
   EXPECT_EQ(queue->output, "");
 }
 
+// Slurm still knows the jobs of the store that was there before: they are not taken for those of the new one.
+TEST_F(CliBenchSlurm, AStoreBegunAgainAtTheSamePlaceIsMeasuredAgain) {
+  const TempDir dir;
+  const std::string path = dir / "m.toml", ms = dir / "ms";
+  write_text(path, config("time_limit_s = 60", "\"mine\"",
+                          "[commands.mine]\nstep_ms = 'took ([0-9.]+)'\nargv = [\"sh\", \"-c\", \"echo took $(cat " +
+                              ms + "); echo took $(cat " + ms + ")\"]\n"));
+  for (const char* const took : {"4", "7"}) {
+    write_text(ms, took);
+    const Outcome o = orrery("bench run '" + path + "' --json --quiet");
+    const Json d = Json::parse(o.out, nullptr, false);
+    ASSERT_TRUE(d.is_object()) << o.out << o.err;
+    EXPECT_EQ(d["runs"][0]["state"], "done") << d["runs"][0];
+    EXPECT_EQ(d["runs"][0]["step_ms"]["median"], std::atoi(took));
+    for (const char* const end : {"m.db", "m.db-wal", "m.db-shm", "m.db.d"}) fs::remove_all(dir.path / end);
+  }
+}
+
 }  // namespace
 }  // namespace orrery::test

@@ -123,7 +123,7 @@ Result<RunOutcome> Sweeper::once(const PlannedRun& p, RunKind kind, std::int64_t
   if (!id) return tl::unexpected(id.error());
   row.id = *id;
   measure_.start = [&]() -> std::unique_ptr<Execution> {
-    if (c_.slurm.asked) return slurm_execution(c_, p.run);
+    if (c_.slurm.asked) return slurm_execution(c_, p.run, store_.token());
     return local_execution(c_.memory_limit_gib, p.run.gpus);
   };
   auto m = measure(c_, p.run, {batch, warmup, steps, trace}, row, store_, measure_);
@@ -282,7 +282,8 @@ Result<std::int64_t> settle_interrupted(const BenchConfig& config, ResultStore& 
   for (const RunRow& r : *rows) {
     if (r.state != RunState::running) continue;
     if (config.slurm.asked || !r.slurm_job.empty()) {
-      if (const Status ok = cancel_slurm_run(r.directory, r.slurm_job); !ok) return tl::unexpected(ok.error());
+      if (const Status ok = cancel_slurm_run(store.token(), r.directory, r.slurm_job); !ok)
+        return tl::unexpected(ok.error());
     } else if (r.host == host_name()) {
       if (r.child.pid > 0) (void)stop_session(r.child, kGrace);
       for (const pid_t pid : processes_of(r.directory))
