@@ -79,6 +79,20 @@ TEST_F(CliBenchSlurm, AKilledRunnersJobIsCancelledAndRunAgain) {
   EXPECT_EQ(queue->output, "");
 }
 
+TEST_F(CliBenchSlurm, OperatorsAreMeasuredInAJob) {
+  const TempDir dir;
+  const std::string path = dir / "m.toml";
+  write_text(
+      path,
+      "[bench]\ntime_limit_s = 60\noperator_options = [\"--sizes\", \"tiny\", \"--budget\", \"0.5\", \"--only\", "
+      "\"copy\", \"--dtypes\", \"fp32\", \"--threads\", \"1\"]\n[[matrix]]\ntask = \"operators\"\n"
+      "[slurm]\ngpus_per_node = 0\n");
+  const Outcome o = orrery("bench run '" + path + "' --json --quiet");
+  const Json d = Json::parse(o.out, nullptr, false);
+  ASSERT_TRUE(d.is_object()) << o.out << o.err;
+  EXPECT_EQ(d["runs"][0]["state"], "done") << d["runs"][0];
+}
+
 // Slurm still knows the jobs of the store that was there before: they are not taken for those of the new one.
 TEST_F(CliBenchSlurm, AStoreBegunAgainAtTheSamePlaceIsMeasuredAgain) {
   const TempDir dir;

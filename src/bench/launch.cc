@@ -61,14 +61,16 @@ const BenchCommand* command_of(const BenchConfig& c, const std::string& name) {
   return nullptr;
 }
 
-std::string folder_of_program() {
+// Its path: "/proc/self/exe" would be another program where one is started in between (prlimit, a job of Slurm).
+fs::path this_program() {
   std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).parent_path().string();
+  return fs::read_symlink("/proc/self/exe", error);
 }
 
 // The trainer's own names for the sizes that it has.
 Result<std::vector<std::string>> trainer_words(const BenchConfig& c, const BenchRun& r, const MeasuredAs& as) {
-  const std::string program = c.trainer.empty() ? folder_of_program() + "/orrery_trainer" : c.trainer;
+  const std::string program =
+      c.trainer.empty() ? (this_program().parent_path() / "orrery_trainer").string() : c.trainer;
   if (c.trainer.empty() && ::access(program.c_str(), X_OK) != 0)
     return fail("the example trainer is not beside this program", program, "name it: trainer = \"PATH\" in [bench]");
   const auto n = [](std::int64_t x) { return std::to_string(x); };
@@ -226,7 +228,7 @@ Result<RunLaunch> launch_of(const BenchConfig& c, const BenchRun& r, const Measu
       return l;
     }
     case BenchFramework::orrery:
-      l.argv = {"/proc/self/exe", "bench", "ops", "--quiet", "-o", directory + "/" + kOperatorsFile};
+      l.argv = {this_program().string(), "bench", "ops", "--quiet", "-o", directory + "/" + kOperatorsFile};
       if (r.gpus > 1) l.argv.insert(l.argv.end(), {"--ranks", std::to_string(r.gpus)});
       l.argv.insert(l.argv.end(), c.operator_options.begin(), c.operator_options.end());
       return l;

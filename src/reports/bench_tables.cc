@@ -105,15 +105,16 @@ Section bench_runs(const BenchFacts& facts, bool plan) {
     const RunRow& r = e.row ? *e.row : none;
     const bool measured = r.step_ms.count > 0;
     const bool estimated = e.estimate.unknown.empty();
+    const bool trains = e.run.task != BenchTask::operators;  // or generates: it has a batch, a length, a precision
     s.table.rows.push_back({e.place > 0 ? Cell(e.place) : Cell(),
                             e.run.id(),
                             std::string(name_of(e.run.task)),
                             e.run.model.name.empty() ? Cell() : Cell(e.run.model.name),
-                            letters(e.run),
-                            batch_of(e),
-                            e.run.seq_length,
+                            trains ? Cell(letters(e.run)) : Cell(),
+                            trains ? batch_of(e) : Cell(),
+                            trains ? Cell(e.run.seq_length) : Cell(),
                             e.run.gpus,
-                            e.run.precision,
+                            trains ? Cell(e.run.precision) : Cell(),
                             framework(e.run),
                             e.state,
                             known_cell(measured, r.step_ms.mean),
