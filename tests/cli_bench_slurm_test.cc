@@ -79,6 +79,26 @@ TEST_F(CliBenchSlurm, AKilledRunnersJobIsCancelledAndRunAgain) {
   EXPECT_EQ(queue->output, "");
 }
 
+// Only the nodes know whether there is such a program: after the first job nothing more is tried, and nothing is a
+// result.
+TEST_F(CliBenchSlurm, AProgramThatThereIsNotStopsTheSweep) {
+  const TempDir dir;
+  const std::string path = dir / "m.toml";
+  std::string text = config("time_limit_s = 60", "\"mine\"", "[commands.mine]\nargv = [\"/nonexistent/program\"]\n");
+  text.replace(text.find("[models.tiny]"), 0, "seq_length = [8, 9, 10]\n");
+  write_text(path, text);
+  const Outcome o = orrery("bench run '" + path + "' --json --quiet");
+  EXPECT_EQ(o.status, 1) << o.err;
+  const Json d = Json::parse(o.out, nullptr, false);
+  ASSERT_TRUE(d.is_object()) << o.out << o.err;
+  ASSERT_EQ(d["runs"].size(), 3u);
+  for (const Json& r : d["runs"]) EXPECT_EQ(r["state"], "planned") << r;
+  EXPECT_FALSE(fs::exists(dir.path / "m.db.d/runs/000002"));
+  ASSERT_FALSE(d["notes"].empty());
+  EXPECT_EQ(d["notes"][0]["name"], "cannot-be-started");
+  EXPECT_NE(d["notes"][0]["first"].get<std::string>().find("/nonexistent/program"), std::string::npos) << d["notes"];
+}
+
 TEST_F(CliBenchSlurm, OperatorsAreMeasuredInAJob) {
   const TempDir dir;
   const std::string path = dir / "m.toml";

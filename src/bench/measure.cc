@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/byte_source.h"
+#include "base/json_text.h"
 #include "base/median.h"
 #include "base/output.h"
 #include "bench/run_estimate.h"
@@ -55,7 +56,7 @@ class Local final : public Execution {
       terms.argv.insert(terms.argv.begin(),
                         {"prlimit", fmt::format("--data={:.0f}", limit_ * kGib / static_cast<double>(ranks_)), "--"});
     terms.environment = launch.environment;
-    terms.directory = directory;
+    terms.directory = launch.start_in;
     terms.output = directory + "/stdout.log";
     terms.errors = directory + "/stderr.log";
     terms.dies_with_parent = true;
@@ -98,6 +99,17 @@ void set_times(const BenchRun& run, const WorkerReport& r, RunRow& row) {
   if (!r.prefill_ms.empty()) row.prefill_ms = times_of(r.prefill_ms).median;
   if (!r.decode_ms.empty()) row.decode_ms = times_of(r.decode_ms).median;
   row.tokens_per_s = tokens_per_s(run, row);
+}
+
+// What is left where there is no such program: the exit status of env and sh, or a word of srun's.
+bool was_not_found(const Ending& ending, const WorkerReport& report, const std::string& text) {
+  if (!ending.exit || ending.exit->good() || !report.steps.empty() || report.warm_steps > 0) return false;
+  return ending.exit->status == 127 || ending.exit->status == 126 || text.find("execve(): ") != std::string::npos;
+}
+
+std::string last_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
 }
 
 // Of a table of `orrery bench ops`; none of one that cannot be read.
@@ -193,6 +205,7 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
   if (!started) {
     r.state = RunState::crashed;
     r.reason = "cannot be started: " + started.error().line();
+    m.not_started = true;
     if (const Status ok = store.finish(r, {}, ""); !ok) return tl::unexpected(ok.error());
     return m;
   }
@@ -277,6 +290,11 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
     if (found) verdict = std::move(*found);
   }
   judge(report, ending, verdict, asked, config.silence_limit_s, config.time_limit_s, r);
+  if (const std::string said = text + text_of(err);
+      r.state == RunState::crashed && was_not_found(ending, report, said)) {
+    m.not_started = true;
+    r.reason = "cannot be started: " + quote_for_people(last_line(said), 200);
+  }
   // What is neither a warm-up nor a measured step nor the trace: starting, and ending.
   double steps_s = 0;
   for (const MeasuredStep& s : report.steps) steps_s += s.ms / 1e3;

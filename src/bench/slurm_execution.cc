@@ -47,7 +47,7 @@ class SlurmRun final : public Execution {
     b.argv.insert(b.argv.end(), launch.argv.begin(), launch.argv.end());
     b.script = directory + "/job.sh";
     b.output = directory + "/stdout.log";
-    b.directory = directory;
+    b.directory = launch.start_in;
     const auto id = slurm::submit(b);
     if (!id) return tl::unexpected(id.error());
     id_ = *id;

@@ -16,7 +16,9 @@
 #include <iterator>
 #include <map>
 
+#include "base/json_text.h"
 #include "bench/slurm_execution.h"
+#include "processes/find.h"
 
 namespace orrery {
 namespace {
@@ -63,6 +65,7 @@ class Sweeper {
   Result<RunOutcome> largest(const PlannedRun& p);
   Status reference();
   void tell(const std::string& what, const RunRow* ended);
+  bool one_program() const;  // all planned runs start the same
 
   const BenchConfig& c_;
   RunEstimator& estimator_;
@@ -172,6 +175,14 @@ Result<RunOutcome> Sweeper::largest(const PlannedRun& p) {
   }
 }
 
+bool Sweeper::one_program() const {
+  const BenchRun& first = plan_.runs[plan_.order.front()].run;
+  return std::all_of(plan_.order.begin(), plan_.order.end(), [&](std::size_t i) {
+    const BenchRun& r = plan_.runs[i].run;
+    return r.framework == first.framework && r.command == first.command;
+  });
+}
+
 Result<RunOutcome> Sweeper::planned(const PlannedRun& p) {
   if (p.run.batch == 0) return largest(p);
   tell(p.run.id(), nullptr);
@@ -237,6 +248,13 @@ Result<SweepResult> Sweeper::run() {
     const auto m = planned(p);
     if (!m) return tl::unexpected(m.error());
     if (m->gave_up) break;
+    if (m->not_started && out_.ran == 0 && one_program()) {
+      // No result of any run: the settings are wrong.
+      if (const Status ok = store_.interrupted(m->row.id, m->row.reason); !ok) return tl::unexpected(ok.error());
+      out_.notes.add("cannot-be-started", Severity::warning, 1, p.run.id() + ": " + m->row.reason,
+                     "the other runs start the same program: none was tried");
+      break;
+    }
     ++out_.ran;
     out_.failed += m->row.state == RunState::done ? 0 : 1;
     p.latest = m->row;
@@ -273,6 +291,20 @@ Result<RunnerLock> RunnerLock::take(const std::string& directory) {
 RunnerLock::RunnerLock(RunnerLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
 RunnerLock::~RunnerLock() {
   if (fd_ >= 0) ::close(fd_);
+}
+
+Status check_programs(const BenchConfig& config, const RunPlan& plan) {
+  Status first;
+  for (const std::size_t i : plan.order) {
+    const auto launch = launch_of(config, plan.runs[i].run, {}, "/", "/");
+    if (launch && (config.slurm.asked || !find_program(launch->argv.front(), launch->start_in).empty())) return {};
+    if (!first) continue;
+    const std::string id = plan.runs[i].run.id();
+    first = launch ? fail("no such program, or it may not be run: " + quote_for_people(launch->argv.front(), 200), id,
+                          "a name on PATH, or a path seen from the matrix's file")
+                   : Status(tl::unexpected(launch.error()));
+  }
+  return first;
 }
 
 Result<std::int64_t> settle_interrupted(const BenchConfig& config, ResultStore& store) {

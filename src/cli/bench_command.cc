@@ -63,7 +63,9 @@ Command bench_command() {
           "which is measured first. The table is what `estimate --calibrate` and `predict --cost-table` take "
           "(docs/formats/operators.md).",
       .options = with(with(bench_runs_options(), bench_ops_options()), {kCsv, kJson, kQuiet, kThreads, kHelp}),
-      .when_incomplete = "run: it was told to stop before its last run; report --against: something became slower",
+      .when_incomplete =
+          "run: it was told to stop before its last run, or the program cannot be started; report --against: something "
+          "became slower",
       .examples = examples,
       .run = run_bench};
 }

@@ -137,6 +137,7 @@ Result<int> run_bench_run(const Args& args) {
   });
   const bool nothing = plan.order.empty();
   if (nothing && measured == 0) return fail("nothing to run", config.path, "`orrery bench plan` says why");
+  if (const Status ok = check_programs(config, plan); !ok) return tl::unexpected(ok.error());
   stop_on_signals();
   const BenchReaders readers = bench_readers(asked->options.threads);
   Progress progress(asked->options.show_progress);
