@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli_run.h"
+#include "processes/find.h"
 
 namespace orrery::test {
 namespace {
@@ -119,6 +120,21 @@ TEST(CliBenchSettings, ACommandStartsInTheDirectoryOfTheFile) {
     EXPECT_EQ(r["step_ms"]["median"], r["seq_length"]);
     EXPECT_TRUE(fs::exists(r["directory"].get<std::string>() + "/checkpoint"));
   }
+}
+
+// Children with a session of their own: one ends with its run, one with a run that its limit ends.
+TEST(CliBenchSettings, NothingOfARunOutlivesIt) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  for (const char* const ends : {"echo took 1; echo took 1", "sleep 1000"}) {
+    write_text(config,
+               matrix("", "argv = [\"sh\", \"-c\", \"setsid sleep 3600 & echo started; " + std::string(ends) + "\"]\n",
+                      "time_limit_s = 1\n"));
+    ASSERT_EQ(orrery("bench run '" + config + "' --quiet --repeat --runs s8").status, 0);
+    for (const char* const run : {"000001", "000002"})
+      EXPECT_TRUE(processes_with("ORRERY_BENCH_RUN", dir / ("m.db.d/runs/" + std::string(run))).empty()) << ends;
+  }
+  EXPECT_TRUE(fs::exists(dir.path / "m.db.d/runs/000002"));
 }
 
 }  // namespace

@@ -254,7 +254,7 @@ Result<RunLaunch> launch_of(const BenchConfig& c, const BenchRun& r, const Measu
   l.spec = spec.dump(1) + "\n";
   l.start_in = directory;
   l.environment = c.environment;
-  l.environment.emplace_back("ORRERY_BENCH_RUN", directory);
+  l.environment.emplace_back(kRunVariable, directory);
   l.environment.emplace_back("PYTHONUNBUFFERED", "1");
   const std::string spec_path = directory + "/spec.json";
   switch (r.framework) {

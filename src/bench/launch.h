@@ -10,6 +10,10 @@ namespace orrery {
 
 inline constexpr const char* kOperatorsFile = "operators.csv";  // what a run of operators leaves in its directory
 
+// In the environment of all that a run starts, its value the run's directory: what left the run's session is found by
+// it.
+inline constexpr const char* kRunVariable = "ORRERY_BENCH_RUN";
+
 struct MeasuredAs {  // how one run is measured
   std::int64_t batch = 1, warmup_steps = 0, steps = 1, trace_steps = 0;
 };

@@ -16,6 +16,7 @@
 #include "base/output.h"
 #include "bench/run_estimate.h"
 #include "costs/operator_table.h"
+#include "processes/find.h"
 
 namespace orrery {
 namespace {
@@ -63,16 +64,21 @@ class Local final : public Execution {
     auto child = start_child(terms);
     if (!child) return tl::unexpected(child.error());
     child_ = *child;
+    directory_ = directory;
     return {};
   }
   std::optional<Exit> poll() override { return poll_child(child_); }
-  void stop() override { (void)stop_session(child_, kGrace); }
+  void stop() override {
+    (void)stop_session(child_, kGrace);
+    (void)kill_processes_with(kRunVariable, directory_);  // in sessions of their own
+  }
   Child child() const override { return child_; }
 
  private:
   double limit_;
   std::int64_t ranks_;
   Child child_;
+  std::string directory_;
 };
 
 void set_power(const MachineSamples& s, const WorkerReport& r, RunRow& row) {

@@ -8,12 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 
 #include "base/json_text.h"
@@ -29,25 +26,6 @@ constexpr double kGrace = 5;  // s
 
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-// Processes of a run whose runner was killed: they carry its directory in their environment.
-std::vector<pid_t> processes_of(const std::string& directory) {
-  const std::string marked = "ORRERY_BENCH_RUN=" + directory;
-  std::vector<pid_t> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/proc", error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream in(entry.path() / "environ", std::ios::binary);
-    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    for (std::size_t i = 0; i < all.size();) {
-      const std::size_t end = std::min(all.find('\0', i), all.size());
-      if (all.compare(i, end - i, marked) == 0) found.push_back(static_cast<pid_t>(std::stol(name)));
-      i = end + 1;
-    }
-  }
-  return found;
 }
 
 class Sweeper {
@@ -318,8 +296,7 @@ Result<std::int64_t> settle_interrupted(const BenchConfig& config, ResultStore& 
         return tl::unexpected(ok.error());
     } else if (r.host == host_name()) {
       if (r.child.pid > 0) (void)stop_session(r.child, kGrace);
-      for (const pid_t pid : processes_of(r.directory))
-        if (pid != ::getpid()) ::kill(pid, SIGKILL);
+      (void)kill_processes_with(kRunVariable, r.directory);
     }
     if (const Status ok = store.interrupted(r.id, "the runner ended before it did"); !ok)
       return tl::unexpected(ok.error());

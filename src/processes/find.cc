@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 
 #include "base/byte_source.h"
 
@@ -59,6 +62,18 @@ std::vector<pid_t> processes_with(const std::string& name, const std::string& va
   ::closedir(proc);
   std::sort(found.begin(), found.end());
   return found;
+}
+
+bool kill_processes_with(const std::string& name, const std::string& value, double limit_s) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(limit_s);
+  for (;;) {
+    std::vector<pid_t> found = processes_with(name, value);
+    std::erase(found, ::getpid());
+    if (found.empty()) return true;
+    for (const pid_t pid : found) ::kill(pid, SIGKILL);
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
 }
 
 }  // namespace orrery

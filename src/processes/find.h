@@ -14,4 +14,8 @@ std::string find_program(const std::string& name, const std::string& directory =
 // Alive, ascending: those whose environment, as it was when they began, has the variable. A zombie has none any more.
 std::vector<pid_t> processes_with(const std::string& name, const std::string& value);
 
+// Kills those, this process left out, until none is found, also what they start meanwhile. False: some were still there
+// after `limit_s`.
+bool kill_processes_with(const std::string& name, const std::string& value, double limit_s = 30);
+
 }  // namespace orrery
