@@ -99,6 +99,24 @@ TEST(CliBenchReport, StagesOfSeveralProcessesAddUpToTheirMeanStep) {
   EXPECT_NEAR(d["phases"][1]["pct"], 60, 1e-3);
 }
 
+TEST(CliBenchReport, LinesThatWereDroppedAreTold) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(
+      config,
+      matrix("seq_length = [8, 9]\n",
+             "[\"sh\", \"-c\", \"echo took 0; echo took 1; echo took 2; [ {seq_length} = 9 ] || echo took 3\"]"));
+  const Json d = document(orrery("bench run '" + config + "' --json --quiet"));
+  const std::string dropped = "1 line of its report dropped: took 0";
+  EXPECT_EQ(d["runs"][0]["state"], "done");
+  EXPECT_EQ(d["runs"][0]["reason"], dropped);
+  EXPECT_EQ(d["runs"][1]["state"], "crashed");
+  EXPECT_EQ(d["runs"][1]["reason"], "it ended well after 2 of 3 steps; " + dropped);
+  std::map<std::string, Json> notes;
+  for (const Json& n : d["notes"]) notes[n["name"]] = n;
+  EXPECT_EQ(notes["dropped-lines"]["count"], 2);
+}
+
 // R takes 14 ms a step where none takes 10, but one of the steps of none took 100: R is the slower one.
 TEST(CliBenchReport, OneSlowStepDoesNotTurnTheAnswer) {
   const TempDir dir;

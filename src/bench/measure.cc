@@ -301,6 +301,11 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
     m.not_started = true;
     r.reason = "cannot be started: " + quote_for_people(last_line(said), 200);
   }
+  if (report.bad_lines > 0) {
+    m.dropped = fmt::format("{} line{} of its report dropped: {}", report.bad_lines, report.bad_lines > 1 ? "s" : "",
+                            quote_for_people(report.first_bad, 100));
+    r.reason += (r.reason.empty() ? "" : "; ") + m.dropped;
+  }
   // What is neither a warm-up nor a measured step nor the trace: starting, and ending.
   double steps_s = 0;
   for (const MeasuredStep& s : report.steps) steps_s += s.ms / 1e3;

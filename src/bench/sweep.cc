@@ -110,6 +110,9 @@ Result<RunOutcome> Sweeper::once(const PlannedRun& p, RunKind kind, std::int64_t
   auto m = measure(c_, p.run, {batch, warmup, steps, trace}, row, store_, measure_);
   if (!m) return m;
   rows_.push_back(m->row);
+  if (!m->dropped.empty())
+    out_.notes.add("dropped-lines", Severity::warning, 1, row.run + ": " + m->dropped,
+                   "runs whose reports have steps that are not above 0, or numbers that cannot be");
   out_.seconds += m->row.seconds;
   out_.overhead_s += m->row.overhead_s;
   out_.after_s += m->row.after_s;
