@@ -117,6 +117,48 @@ TEST(CliBenchReport, LinesThatWereDroppedAreTold) {
   EXPECT_EQ(notes["dropped-lines"]["count"], 2);
 }
 
+// Ranks and threads are the run's, not the environment's; a version is.
+TEST(CliBenchReport, EnvironmentsAreWithoutWhatTheRunSays) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config,
+             "[bench]\nwarmup_steps = 0\nsteps = 3\nreference_every = 0\n[[matrix]]\ntask = \"pretrain\"\n"
+             "model = \"tiny\"\nframework = \"mine\"\ngpus = [1, 2]\n" +
+                 std::string(kTiny) + "[commands.mine]\nargv = [\"sh\", \"train.sh\", \"{gpus}\"]\n");
+  const auto report_of = [&](const std::string& torch) {
+    write_text(dir / "train.sh", R"(printf '{"orrery_bench": "environment", "world": %d, "threads": %d, "torch": ")" +
+                                     torch + R"("}\n' $1 $((4 / $1))
+for i in 1 2 3; do echo '{"orrery_bench": "step", "ms": 5}'; done
+)");
+    EXPECT_EQ(orrery("bench run '" + config + "' --quiet --repeat").status, 0);
+    return document(orrery("bench report '" + config + "' --json"));
+  };
+  const auto warned = [](const Json& d) {
+    std::string told;
+    for (const Json& n : d["notes"])
+      if (n["name"] == "several-environments") told = n["first"];
+    return told;
+  };
+  const Json one = report_of("1.0");
+  EXPECT_EQ(one["environments"].size(), 1u) << one["environments"];
+  EXPECT_EQ(one["environments"][0]["torch"], "1.0");
+  EXPECT_EQ(warned(one), "");
+  const Json two = report_of("2.0");
+  EXPECT_EQ(two["environments"].size(), 2u);
+  EXPECT_EQ(warned(two), "worker.torch");
+  write_text(dir / "train.sh", "for i in 1 2 3; do echo '{\"orrery_bench\": \"step\", \"ms\": 5}'; done\n");
+  const std::string quiet = dir / "quiet.db";  // one tells its versions, one does not: no difference
+  const auto measure = [&](const std::string& runs) {
+    EXPECT_EQ(orrery("bench run '" + config + "' --quiet --store '" + quiet + "' --runs " + runs).status, 0);
+  };
+  measure("g1");
+  (void)report_of("2.0");
+  measure("g2");
+  const Json three = document(orrery("bench report '" + config + "' --json --store '" + quiet + "'"));
+  EXPECT_EQ(three["environments"].size(), 2u);
+  EXPECT_EQ(warned(three), "");
+}
+
 // R takes 14 ms a step where none takes 10, but one of the steps of none took 100: R is the slower one.
 TEST(CliBenchReport, OneSlowStepDoesNotTurnTheAnswer) {
   const TempDir dir;

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "reports/bench.h"
 #include "reports/bench_tables.h"
@@ -51,6 +54,28 @@ void note_what_is_not_estimated(Document& d, const BenchFacts& facts) {
     if (e.done() && !e.estimate.unknown.empty())
       d.notes.add("not-estimated", Severity::info, 1, e.run.id() + ": " + e.estimate.unknown,
                   "measured, with nothing to compare");
+}
+
+// Keys that environments tell differently. What one does not tell (a run without a worker, another framework's) is no
+// difference.
+std::string what_differs(const std::vector<std::pair<std::int64_t, std::string>>& environments) {
+  std::map<std::string, std::set<std::string>> said;
+  for (const auto& [id, text] : environments) {
+    const auto j = nlohmann::json::parse(environment_alone(text), nullptr, false);
+    if (!j.is_object()) continue;
+    for (const auto& [key, value] : j.items()) {
+      if (value.is_object()) {
+        for (const auto& [part, of] : value.items())
+          if (!of.is_null()) said[key + "." + part].insert(of.dump());
+      } else if (!value.is_null()) {
+        said[key].insert(value.dump());
+      }
+    }
+  }
+  std::string keys;
+  for (const auto& [key, values] : said)
+    if (values.size() > 1) keys += (keys.empty() ? "" : ", ") + key;
+  return keys;
 }
 
 // One slow step of a few turns a mean, and many of them a median.
@@ -154,8 +179,8 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
   add_if_any(d, bench_operators(facts));
   add_if_any(d, bench_noise(facts));
   add_if_any(d, bench_environments(facts));
-  if (facts.environments.size() > 1)
-    d.notes.add("several-environments", Severity::warning, facts.environments.size(), "",
+  if (const std::string differs = what_differs(facts.environments); !differs.empty())
+    d.notes.add("several-environments", Severity::warning, facts.environments.size(), differs,
                 "runs of one store were measured with different machines or versions: \"environments\" says which");
   note_what_is_not_estimated(d, facts);
   note_what_is_noisy(d, facts);
