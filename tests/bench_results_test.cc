@@ -213,6 +213,8 @@ TEST(BenchAnalysis, SlowerBeyondTheNoise) {
   EXPECT_EQ(c[3].change, Change::fails_now);
   EXPECT_EQ(c[4].change, Change::same);  // its steps vary by 40 %
   EXPECT_EQ(c[5].change, Change::only_old);
+  EXPECT_TRUE(c[5].is_gone());
+  EXPECT_FALSE(c[3].is_gone());
   EXPECT_NEAR(c[1].change_pct, 4, 1e-9);
 }
 

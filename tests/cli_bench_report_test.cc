@@ -159,6 +159,39 @@ for i in 1 2 3; do echo '{"orrery_bench": "step", "ms": 5}'; done
   EXPECT_EQ(warned(three), "");
 }
 
+// Only its interpreter was in memory.
+TEST(CliBenchReport, AMissingPackageHasNoMemory) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config, matrix("seq_length = 8\n",
+                            "[\"sh\", \"-c\", \"sleep 0.3; echo ModuleNotFoundError: No module named apex; "
+                            "exit 1\"]"));
+  const Json run = document(orrery("bench run '" + config + "' --json --quiet"))["runs"][0];
+  EXPECT_EQ(run["state"], "missing-package") << run;
+  EXPECT_TRUE(run["memory_gib"].is_null()) << run;
+}
+
+// Nothing is left beside the store, figures are written out, and what the older store has is not forgotten.
+TEST(CliBenchReport, LeavesNothingBehindAndForgetsNothing) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml", store = dir / "m.db", page = dir / "page.html";
+  const std::string command = "[\"sh\", \"-c\", \"echo took 3.5; echo took 3.5; echo took 3.5\"]";
+  write_text(config, matrix("seq_length = [8, 9, 10]\nbatch = [4]\ntechniques = [\"\", \"F\"]\n", command) +
+                         "techniques = { F = [\"-f\"] }\n");
+  ASSERT_EQ(orrery("bench run '" + config + "' --quiet").status, 0);
+  ASSERT_EQ(orrery("bench report '" + config + "' --html '" + page + "'").status, 0);
+  for (const char* const end : {"-wal", "-shm"}) EXPECT_FALSE(fs::exists(store + end)) << end;
+  EXPECT_EQ(read_file(page).find("e+0"), std::string::npos);  // 73142.9 tokens/s
+  EXPECT_NE(read_file(page).find("73.1k"), std::string::npos);
+
+  write_text(config, matrix("seq_length = 8\nbatch = 4\n", command));
+  const std::string now = dir / "now.db";
+  ASSERT_EQ(orrery("bench run '" + config + "' --quiet --store '" + now + "'").status, 0);
+  const Outcome o = orrery("bench report '" + config + "' --quiet --store '" + now + "' --against '" + store + "'");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_NE(o.out.find("gone (5)"), std::string::npos) << o.out;
+}
+
 // R takes 14 ms a step where none takes 10, but one of the steps of none took 100: R is the slower one.
 TEST(CliBenchReport, OneSlowStepDoesNotTurnTheAnswer) {
   const TempDir dir;

@@ -67,6 +67,18 @@ TEST(CliBenchSettings, PlaceholdersThatThereAreNotAreRefusedWithTheFile) {
   EXPECT_FALSE(fs::exists(dir.path / "m.db"));
 }
 
+TEST(CliBenchSettings, AnErrorOfAValueNamesItsKey) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  for (const auto& [line, says] :
+       {std::pair<std::string, std::string>{"lora_rank = 0", "lora_rank: not a whole number"},
+        {"time_limit_s = \"x\"", "time_limit_s: not a number from"},
+        {"calibrate = 3", "calibrate: not a list"}}) {
+    write_text(config, matrix("", "argv = [\"true\"]\n", line + "\n"));
+    expect_refused("bench plan '" + config + "'", says);
+  }
+}
+
 TEST(CliBenchSettings, ATechniqueThatTheCommandDoesNotTakeIsRefusedByThePlan) {
   const TempDir dir;
   const std::string config = dir / "m.toml";

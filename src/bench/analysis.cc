@@ -20,7 +20,8 @@ std::optional<double> error_of(double estimated, double measured) {
 }  // namespace
 
 std::optional<double> BenchEntry::memory_gib() const {
-  if (!row) return std::nullopt;
+  // What came to no model has but Python's own.
+  if (!row || row->state == RunState::missing_package || row->state == RunState::refused) return std::nullopt;
   if (row->device_memory_gib || !row->host_memory_gib) return row->device_memory_gib;
   return (*row->host_memory_gib - row->host_base_gib.value_or(0)) / static_cast<double>(run.gpus);
 }

@@ -50,8 +50,9 @@ std::string_view name_of(Change c);
 struct ComparedRun {
   std::string run;
   Change change = Change::same;
-  std::optional<double> old_ms{}, new_ms{};  // medians
-  double change_pct = 0, allowed_pct = 0;    // what counts: beyond the noise
+  std::optional<double> old_ms{}, new_ms{};                                          // medians
+  double change_pct = 0, allowed_pct = 0;                                            // what counts: beyond the noise
+  bool is_gone() const { return change == Change::only_old && old_ms.has_value(); }  // it worked there
 };
 // By id. A change counts when it is beyond 3 %, beyond three times what both medians vary, and beyond three times the
 // noise of both stores' references.

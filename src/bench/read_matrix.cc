@@ -115,7 +115,13 @@ struct Reader {
         for (const Key& k : known) names.push_back(k.name);
         return unknown_key(node, key.str(), table, names);
       }
-      if (const Status ok = found->read(node); !ok) return ok;
+      if (const Status ok = found->read(node); !ok) {
+        Error e = ok.error();
+        // "not a whole number" is of something.
+        if (e.what.starts_with("not ") || e.what.starts_with("an empty list"))
+          e.what = fmt::format("{}: {}", std::string_view(key.str()), e.what);
+        return tl::unexpected(std::move(e));
+      }
     }
     return {};
   }

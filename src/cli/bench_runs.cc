@@ -217,7 +217,7 @@ Result<int> run_bench_report(const Args& args) {
   const auto status = emit(d, asked->options);
   if (!status) return status;
   const bool worse = std::any_of(facts.compared.begin(), facts.compared.end(), [](const ComparedRun& c) {
-    return c.change == Change::slower || c.change == Change::fails_now;
+    return c.change == Change::slower || c.change == Change::fails_now || c.is_gone();
   });
   return worse ? kIncomplete : *status;
 }

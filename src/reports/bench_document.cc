@@ -182,6 +182,10 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
   if (const std::string differs = what_differs(facts.environments); !differs.empty())
     d.notes.add("several-environments", Severity::warning, facts.environments.size(), differs,
                 "runs of one store were measured with different machines or versions: \"environments\" says which");
+  for (const ComparedRun& c : facts.compared)
+    if (c.is_gone())
+      d.notes.add("gone", Severity::warning, 1, c.run,
+                  "measured in the older store and not in this one: what became of them is not known");
   note_what_is_not_estimated(d, facts);
   note_what_is_noisy(d, facts);
   const NoiseCheck noise = noise_of(facts.rows);
