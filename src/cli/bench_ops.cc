@@ -384,7 +384,8 @@ std::vector<OptionSpec> bench_ops_options() {
       {"--budget", "S", "seconds for all of it; what would take too long for that is left out (default: 40)",
        Takes::word},
       {"-o", "TABLE",
-       "write the table: TABLE.csv or TABLE.json, which `predict --cost-table` and `estimate --calibrate` take",
+       "write the table: TABLE.csv or TABLE.json, which `estimate --calibrate` takes, and of a GPU `predict "
+       "--cost-table`",
        Takes::file},
       {"--platform-file", "FILE.toml", "write what was measured as a platform, which `estimate --platform` takes",
        Takes::file}};
