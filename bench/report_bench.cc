@@ -62,7 +62,7 @@ void fill(const BenchConfig& c, RunEstimator& estimator, const std::string& path
       all.push_back(steps.back().ms);
     }
     r.step_ms = times_of(all);
-    r.tokens_per_s = tokens_of_step(run, run.batch) / r.step_ms.mean * 1e3;
+    r.tokens_per_s = tokens_of_step(run, run.batch) / r.step_ms.median * 1e3;
     r.host_memory_gib = 10;
     std::vector<ShareRow> shares;
     for (int i = 0; i < 30; ++i) shares.push_back({i < 6 ? "phase" : "module", fmt::format("part {}", i), "", 1, 2, 3});

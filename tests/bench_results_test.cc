@@ -51,6 +51,26 @@ TEST(BenchLines, StepsMemoryAndWhatElseAWorkerSays) {
   EXPECT_TRUE(r.done);
 }
 
+TEST(BenchLines, WhatCannotBeIsDroppedAndCounted) {
+  const WorkerReport r = read_worker_lines(
+      "{\"orrery_bench\": \"step\", \"ms\": 0}\n"
+      "{\"orrery_bench\": \"step\", \"ms\": 5, \"cpu_ms\": -1}\n"
+      "{\"orrery_bench\": \"memory\", \"host_peak_bytes\": 1e300}\n"
+      "{\"orrery_bench\": \"memory\", \"device_peak_bytes\": \"much\"}\n"
+      "{\"orrery_bench\": \"step\", \"ms\": 5, \"cpu_ms\": 0}\n"
+      "{\"orrery_bench\": \"memory\", \"host_peak_bytes\": 7, \"device_peak_bytes\": null}\n");
+  EXPECT_EQ(r.bad_lines, 4);
+  EXPECT_EQ(r.first_bad, "{\"orrery_bench\": \"step\", \"ms\": 0}");
+  ASSERT_EQ(r.steps.size(), 1u);
+  EXPECT_EQ(r.host_peak_bytes, 7);
+  EXPECT_FALSE(r.device_peak_bytes);
+  const WorkerReport p =
+      read_by_pattern("took 0 ms\ntook inf ms\ntook -3 ms\ntook x ms\ntook 2 ms\n", "took (.*) ms", 0);
+  EXPECT_EQ(p.bad_lines, 4);
+  EXPECT_EQ(p.steps.size(), 1u);
+  EXPECT_EQ(read_logged_steps({{1, 0}, {2, 0.5}, {3, -1}}, 0).bad_lines, 1);  // -1: not told
+}
+
 TEST(BenchLines, APatternAndALogLeaveTheWarmUpOut) {
   const WorkerReport r =
       read_by_pattern("step time: 9 ms\nx\nstep time: 5.5 ms\nstep time: 6 ms\n", "step time: ([0-9.]+) ms", 1);
@@ -193,6 +213,8 @@ TEST(BenchAnalysis, SlowerBeyondTheNoise) {
   EXPECT_EQ(c[3].change, Change::fails_now);
   EXPECT_EQ(c[4].change, Change::same);  // its steps vary by 40 %
   EXPECT_EQ(c[5].change, Change::only_old);
+  EXPECT_TRUE(c[5].is_gone());
+  EXPECT_FALSE(c[3].is_gone());
   EXPECT_NEAR(c[1].change_pct, 4, 1e-9);
 }
 

@@ -21,6 +21,29 @@ void expect_refused(const std::string& arguments, const std::string& says) {
   EXPECT_NE(o.err.find(says), std::string::npos) << arguments << ": " << o.err;
 }
 
+// What was asked for by its size is never left out without a word.
+TEST(CliBenchOps, AProductThatIsNotMeasuredIsTold) {
+  const Outcome o = orrery(
+      "bench ops --sizes tiny --budget 0.5 --only gemm --dtypes fp32 --threads 1 --blas own "
+      "--gemm 100000x100000x100000,8x8x16 --quiet");
+  EXPECT_EQ(o.status, 1) << o.err;
+  EXPECT_NE(o.out.find("asked-and-not-measured (1): gemm-fp32 100000x100000x100000"), std::string::npos) << o.out;
+  const Outcome other =
+      orrery("bench ops --sizes tiny --budget 0.5 --only copy --dtypes fp32 --threads 1 --attention 8x8x8 --quiet");
+  EXPECT_EQ(other.status, 1) << other.err;
+  EXPECT_NE(other.out.find("asked-and-not-measured (1): attention"), std::string::npos) << other.out;
+}
+
+TEST(CliBenchOps, RanksThatDoNotDivideTheModelAreRefused) {
+  const TempDir dir;
+  write_text(dir / "m.toml",
+             "[model]\nsource = \"a test\"\nsure = \"stated\"\nname = \"small\"\nlayers = 2\nhidden = 128\nffn = "
+             "256\nheads = 4\nvocab = 512\n");
+  expect_refused("ops --sizes tiny --model " + (dir / "m.toml") + " --tp 3",
+                 "4 attention heads cannot be divided by 3");
+  expect_refused("ops --sizes tiny --model " + (dir / "m.toml") + " --tp 1.5", "not a whole number");
+}
+
 TEST(CliBenchOps, TableAndPlatformOfThisMachine) {
   const TempDir dir;
   const Outcome o = orrery("bench ops --json --sizes small --budget 1 --threads 2 --blas own -o " + (dir / "t.csv") +

@@ -79,5 +79,57 @@ TEST_F(CliBenchSlurm, AKilledRunnersJobIsCancelledAndRunAgain) {
   EXPECT_EQ(queue->output, "");
 }
 
+// Only the nodes know whether there is such a program: after the first job nothing more is tried, and nothing is a
+// result.
+TEST_F(CliBenchSlurm, AProgramThatThereIsNotStopsTheSweep) {
+  const TempDir dir;
+  const std::string path = dir / "m.toml";
+  std::string text = config("time_limit_s = 60", "\"mine\"", "[commands.mine]\nargv = [\"/nonexistent/program\"]\n");
+  text.replace(text.find("[models.tiny]"), 0, "seq_length = [8, 9, 10]\n");
+  write_text(path, text);
+  const Outcome o = orrery("bench run '" + path + "' --json --quiet");
+  EXPECT_EQ(o.status, 1) << o.err;
+  const Json d = Json::parse(o.out, nullptr, false);
+  ASSERT_TRUE(d.is_object()) << o.out << o.err;
+  ASSERT_EQ(d["runs"].size(), 3u);
+  for (const Json& r : d["runs"]) EXPECT_EQ(r["state"], "planned") << r;
+  EXPECT_FALSE(fs::exists(dir.path / "m.db.d/runs/000002"));
+  ASSERT_FALSE(d["notes"].empty());
+  EXPECT_EQ(d["notes"][0]["name"], "cannot-be-started");
+  EXPECT_NE(d["notes"][0]["first"].get<std::string>().find("/nonexistent/program"), std::string::npos) << d["notes"];
+}
+
+TEST_F(CliBenchSlurm, OperatorsAreMeasuredInAJob) {
+  const TempDir dir;
+  const std::string path = dir / "m.toml";
+  write_text(
+      path,
+      "[bench]\ntime_limit_s = 60\noperator_options = [\"--sizes\", \"tiny\", \"--budget\", \"0.5\", \"--only\", "
+      "\"copy\", \"--dtypes\", \"fp32\", \"--threads\", \"1\"]\n[[matrix]]\ntask = \"operators\"\n"
+      "[slurm]\ngpus_per_node = 0\n");
+  const Outcome o = orrery("bench run '" + path + "' --json --quiet");
+  const Json d = Json::parse(o.out, nullptr, false);
+  ASSERT_TRUE(d.is_object()) << o.out << o.err;
+  EXPECT_EQ(d["runs"][0]["state"], "done") << d["runs"][0];
+}
+
+// Slurm still knows the jobs of the store that was there before: they are not taken for those of the new one.
+TEST_F(CliBenchSlurm, AStoreBegunAgainAtTheSamePlaceIsMeasuredAgain) {
+  const TempDir dir;
+  const std::string path = dir / "m.toml", ms = dir / "ms";
+  write_text(path, config("time_limit_s = 60", "\"mine\"",
+                          "[commands.mine]\nstep_ms = 'took ([0-9.]+)'\nargv = [\"sh\", \"-c\", \"echo took $(cat " +
+                              ms + "); echo took $(cat " + ms + ")\"]\n"));
+  for (const char* const took : {"4", "7"}) {
+    write_text(ms, took);
+    const Outcome o = orrery("bench run '" + path + "' --json --quiet");
+    const Json d = Json::parse(o.out, nullptr, false);
+    ASSERT_TRUE(d.is_object()) << o.out << o.err;
+    EXPECT_EQ(d["runs"][0]["state"], "done") << d["runs"][0];
+    EXPECT_EQ(d["runs"][0]["step_ms"]["median"], std::atoi(took));
+    for (const char* const end : {"m.db", "m.db-wal", "m.db-shm", "m.db.d"}) fs::remove_all(dir.path / end);
+  }
+}
+
 }  // namespace
 }  // namespace orrery::test

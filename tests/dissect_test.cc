@@ -271,6 +271,20 @@ TEST(Dissect, PrefillAndDecodeByTheQueries) {
   EXPECT_EQ(encoder.phase("flash_fwd_kernel"), "forward");
 }
 
+// Operators only say "forward": a range round them that says which pass it is knows more.
+TEST(Dissect, HostTimeOfOperatorsIsThatOfThePassRoundThem) {
+  DissectBuilder b;
+  b.range("prefill", 0, 40);
+  b.says("aten::mm", 5, 10, {.dims = "[[4, 8], [8, 100]]"});
+  b.range("decode", 50, 40);
+  b.says("aten::mm", 55, 10, {.dims = "[[4, 8], [8, 100]]"});
+  const Taken x(std::move(b), 0, 100);
+  EXPECT_EQ(x.host(Phase::prefill), 40);
+  EXPECT_EQ(x.host(Phase::decode), 40);
+  EXPECT_EQ(x.host(Phase::forward), 0);
+  EXPECT_EQ(x.host(Phase::host), 20);
+}
+
 TEST(Dissect, GraphLaunchesAreToldByTheirKernels) {
   DissectBuilder b;
   b.L("cudaGraphLaunch", 0, 5, 77);

@@ -35,6 +35,40 @@ class StoreTest : public testing::Test {
   std::string path;
 };
 
+TEST_F(StoreTest, ReadingLeavesNothingBesideIt) {
+  for (const std::string& name : {std::string("a.db"), std::string("what? 100% #1.db")}) {
+    const std::string at = (directory / name).string();
+    {
+      const auto store = Store::open(at, kTerms);
+      ASSERT_TRUE(store) << store.error().line();
+      ASSERT_TRUE(store->run("INSERT INTO t VALUES (1, 'a', 2)"));
+    }
+    StoreTerms read = kTerms;
+    read.create = false, read.read_only = true;
+    {
+      const auto store = Store::open(at, read);
+      ASSERT_TRUE(store) << store.error().line();
+      EXPECT_EQ(rows(*store), 1);
+    }
+    for (const char* const end : {"-wal", "-shm"}) EXPECT_FALSE(fs::exists(at + end)) << at << end;
+    // What is written at the same time is read all the same.
+    const auto writer = Store::open(at, kTerms);
+    ASSERT_TRUE(writer);
+    ASSERT_TRUE(writer->run("INSERT INTO t VALUES (2, 'b', 2)"));
+    EXPECT_EQ(rows(*Store::open(at, read)), 2);
+  }
+}
+
+TEST_F(StoreTest, AFullDiskIsToldAsThat) {
+  const auto store = Store::open(path, kTerms);
+  ASSERT_TRUE(store->run("PRAGMA max_page_count = 4"));
+  Status ok;
+  for (int i = 0; i < 100 && ok; ++i) ok = store->run("INSERT INTO t(name) VALUES (hex(randomblob(4000)))");
+  ASSERT_FALSE(ok);
+  EXPECT_NE(ok.error().line().find("is full"), std::string::npos) << ok.error().line();
+  EXPECT_NE(ok.error().line().find("make room"), std::string::npos) << ok.error().line();
+}
+
 TEST_F(StoreTest, ValuesComeBackAsTheyWere) {
   {
     const auto store = Store::open(path, kTerms);

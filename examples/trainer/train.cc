@@ -386,7 +386,7 @@ int Trainer::run() {
       const auto samples = static_cast<std::uint64_t>(done_) * s_.micro_batches * s_.micro_batch;
       print(fmt::format(
           " [{:%Y-%m-%d %H:%M:%S}] iteration {:8d}/{:8d} | consumed samples: {:12d} | elapsed time per iteration (ms): "
-          "{:.1f} "
+          "{:.3f} "  // finer: its steps are short
           "| learning rate: {:.6E} | global batch size: {:5d} | lm loss: {:.6E} | grad norm: {:.3f} | number of "
           "skipped "
           "iterations: {:3d} | number of nan iterations: {:3d} |",

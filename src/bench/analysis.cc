@@ -10,7 +10,7 @@
 namespace orrery {
 namespace {
 
-constexpr double kLeastDrift = 0.05, kLeastChange = 0.03, kTimesNoise = 3;
+constexpr double kLeastDrift = 0.05, kLeastChange = 0.03, kTimesNoise = 3, kNoisy = 0.2;
 
 std::optional<double> error_of(double estimated, double measured) {
   if (!(measured > 0) || !(estimated > 0)) return std::nullopt;
@@ -20,10 +20,15 @@ std::optional<double> error_of(double estimated, double measured) {
 }  // namespace
 
 std::optional<double> BenchEntry::memory_gib() const {
-  if (!row) return std::nullopt;
+  // What came to no model has but Python's own.
+  if (!row || row->state == RunState::missing_package || row->state == RunState::refused) return std::nullopt;
   if (row->device_memory_gib || !row->host_memory_gib) return row->device_memory_gib;
   return (*row->host_memory_gib - row->host_base_gib.value_or(0)) / static_cast<double>(run.gpus);
 }
+std::optional<double> BenchEntry::tokens_per_s() const {
+  return done() ? orrery::tokens_per_s(run, *row) : std::nullopt;
+}
+bool BenchEntry::noisy() const { return done() && row->step_ms.sd > kNoisy * row->step_ms.median; }
 std::optional<double> BenchEntry::error_pct() const {
   if (!done() || !estimate.unknown.empty() || row->step_ms.count == 0) return std::nullopt;
   return error_of(estimate.step_ms, row->step_ms.median);

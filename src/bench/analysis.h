@@ -23,6 +23,8 @@ struct BenchEntry {
   bool done() const { return row && row->state == RunState::done; }
   // Of one rank: its device's, else its share of the host's; the peak.
   std::optional<double> memory_gib() const;
+  std::optional<double> tokens_per_s() const;  // of what ended well
+  bool noisy() const;                          // its steps' standard deviation is above a fifth of their median
   // Estimated over measured, less one, in per cent; by wall time, and by processor time where that was told.
   std::optional<double> error_pct() const;
   std::optional<double> cpu_error_pct() const;
@@ -48,8 +50,9 @@ std::string_view name_of(Change c);
 struct ComparedRun {
   std::string run;
   Change change = Change::same;
-  std::optional<double> old_ms{}, new_ms{};  // medians
-  double change_pct = 0, allowed_pct = 0;    // what counts: beyond the noise
+  std::optional<double> old_ms{}, new_ms{};                                          // medians
+  double change_pct = 0, allowed_pct = 0;                                            // what counts: beyond the noise
+  bool is_gone() const { return change == Change::only_old && old_ms.has_value(); }  // it worked there
 };
 // By id. A change counts when it is beyond 3 %, beyond three times what both medians vary, and beyond three times the
 // noise of both stores' references.

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "bench/launch.h"
 #include "bench/matrix.h"
 
 namespace orrery {
@@ -33,6 +34,9 @@ ExpandedMatrix expand(const BenchConfig& config) {
     }
     std::string reason = refused_because(r.techniques, name_of(r.task), name_of(r.framework));
     if (reason.empty() && !r.model.unsupported.empty()) reason = r.model.unsupported;
+    if (const BenchCommand* k = command_named(config, r.command); reason.empty() && k != nullptr)
+      if (const std::string letter = untold_technique(*k, r.techniques); !letter.empty())
+        reason = "command " + k->name + " does not say how it takes technique " + letter;
     if (reason.empty() && r.framework == BenchFramework::trainer && r.precision != "fp32")
       reason = "the example trainer computes in fp32";
     if (reason.empty() && r.framework != BenchFramework::command && r.model.experts > 0)

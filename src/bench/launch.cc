@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/closest.h"
@@ -55,20 +56,16 @@ Json run_json(const BenchConfig& c, const BenchRun& r) {
   return j;
 }
 
-const BenchCommand* command_of(const BenchConfig& c, const std::string& name) {
-  for (const BenchCommand& k : c.commands)
-    if (k.name == name) return &k;
-  return nullptr;
-}
-
-std::string folder_of_program() {
+// Its path: "/proc/self/exe" would be another program where one is started in between (prlimit, a job of Slurm).
+fs::path this_program() {
   std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).parent_path().string();
+  return fs::read_symlink("/proc/self/exe", error);
 }
 
 // The trainer's own names for the sizes that it has.
 Result<std::vector<std::string>> trainer_words(const BenchConfig& c, const BenchRun& r, const MeasuredAs& as) {
-  const std::string program = c.trainer.empty() ? folder_of_program() + "/orrery_trainer" : c.trainer;
+  const std::string program =
+      c.trainer.empty() ? (this_program().parent_path() / "orrery_trainer").string() : c.trainer;
   if (c.trainer.empty() && ::access(program.c_str(), X_OK) != 0)
     return fail("the example trainer is not beside this program", program, "name it: trainer = \"PATH\" in [bench]");
   const auto n = [](std::int64_t x) { return std::to_string(x); };
@@ -95,7 +92,62 @@ Result<std::vector<std::string>> trainer_words(const BenchConfig& c, const Bench
                                   fmt::format("{:g}", std::max(60.0, c.silence_limit_s))};
 }
 
+// What stands for the placeholders of a command.
+std::vector<std::pair<std::string, std::string>> values_of(const BenchConfig& c, const BenchRun& r,
+                                                           const MeasuredAs& as, const std::string& directory) {
+  const auto n = [](std::int64_t x) { return std::to_string(x); };
+  return {{"task", std::string(name_of(r.task))},
+          {"model", r.model.name},
+          {"layers", n(r.model.layers)},
+          {"hidden", n(r.model.hidden)},
+          {"ffn", n(r.model.ffn)},
+          {"heads", n(r.model.heads)},
+          {"kv_heads", n(r.model.kv_heads)},
+          {"vocab", n(r.model.vocab)},
+          {"techniques", r.techniques_text()},
+          {"precision", r.precision},
+          {"batch", n(as.batch)},
+          {"global_batch", n(as.batch * r.gpus)},
+          {"seq_length", n(r.seq_length)},
+          {"output_tokens", n(r.output_tokens)},
+          {"gpus", n(r.gpus)},
+          {"warmup_steps", n(as.warmup_steps)},
+          {"steps", n(as.steps)},
+          {"total_steps", n(as.warmup_steps + as.steps)},
+          {"trace_steps", n(as.trace_steps)},
+          {"trace_directory", directory + "/traces"},
+          {"directory", directory},
+          {"spec", directory + "/spec.json"},
+          {"python", c.python}};
+}
+
+constexpr std::string_view kTechniqueWords = "{technique_words}";
+
 }  // namespace
+
+const BenchCommand* command_named(const BenchConfig& c, const std::string& name) {
+  for (const BenchCommand& k : c.commands)
+    if (k.name == name) return &k;
+  return nullptr;
+}
+
+std::string untold_technique(const BenchCommand& k, const Techniques& techniques) {
+  for (const std::string& w : k.argv)  // the program sees to it
+    if (w.find("{techniques}") != std::string::npos || w.find("{spec}") != std::string::npos) return "";
+  for (const std::string& letter : techniques.letters)
+    if (std::none_of(k.technique_words.begin(), k.technique_words.end(),
+                     [&](const auto& t) { return t.first == letter; }))
+      return letter;
+  return "";
+}
+
+Status check_words(const std::vector<std::string>& words) {
+  std::vector<std::string> with_values;
+  std::copy_if(words.begin(), words.end(), std::back_inserter(with_values),
+               [](const std::string& w) { return w != kTechniqueWords; });
+  const auto filled = fill_in(with_values, values_of({}, {}, {}, ""));
+  return filled ? Status{} : Status(tl::unexpected(filled.error()));
+}
 
 std::string spec_of(const BenchConfig& c, const BenchRun& r) {
   Json j = run_json(c, r);
@@ -105,7 +157,7 @@ std::string spec_of(const BenchConfig& c, const BenchRun& r) {
   j["trace_steps"] = c.trace_steps;
   j["memory_limit_gib"] = c.memory_limit_gib;
   if (r.framework == BenchFramework::command) {
-    const BenchCommand* k = command_of(c, r.command);
+    const BenchCommand* k = command_named(c, r.command);
     j["command"] = {{"name", r.command}, {"argv", k->argv}, {"environment", k->environment}};
   }
   if (!c.environment.empty()) j["environment"] = c.environment;
@@ -200,8 +252,9 @@ Result<RunLaunch> launch_of(const BenchConfig& c, const BenchRun& r, const Measu
   spec["trace_directory"] = directory + "/traces";
   spec["directory"] = directory;
   l.spec = spec.dump(1) + "\n";
+  l.start_in = directory;
   l.environment = c.environment;
-  l.environment.emplace_back("ORRERY_BENCH_RUN", directory);
+  l.environment.emplace_back(kRunVariable, directory);
   l.environment.emplace_back("PYTHONUNBUFFERED", "1");
   const std::string spec_path = directory + "/spec.json";
   switch (r.framework) {
@@ -226,56 +279,30 @@ Result<RunLaunch> launch_of(const BenchConfig& c, const BenchRun& r, const Measu
       return l;
     }
     case BenchFramework::orrery:
-      l.argv = {"/proc/self/exe", "bench", "ops", "--quiet", "-o", directory + "/" + kOperatorsFile};
+      l.argv = {this_program().string(), "bench", "ops", "--quiet", "-o", directory + "/" + kOperatorsFile};
       if (r.gpus > 1) l.argv.insert(l.argv.end(), {"--ranks", std::to_string(r.gpus)});
       l.argv.insert(l.argv.end(), c.operator_options.begin(), c.operator_options.end());
       return l;
     case BenchFramework::command:
       break;
   }
-  const BenchCommand& k = *command_of(c, r.command);
+  const BenchCommand& k = *command_named(c, r.command);
+  if (const std::string letter = untold_technique(k, r.techniques); !letter.empty())
+    return fail("command " + k.name + " does not say how it takes technique " + letter, "",
+                "[commands." + k.name + ".techniques], {techniques} or {spec}");
   std::vector<std::string> words;
-  bool told = false;
   for (const std::string& w : k.argv) {
-    told = told || w.find("{techniques}") != std::string::npos || w.find("{spec}") != std::string::npos;
-    if (w != "{technique_words}") {
+    if (w != kTechniqueWords) {
       words.push_back(w);
       continue;
     }
     for (const auto& [letter, of] : k.technique_words)
       if (r.techniques.has(letter)) words.insert(words.end(), of.begin(), of.end());
   }
-  for (const std::string& letter : r.techniques.letters)
-    if (!told && std::none_of(k.technique_words.begin(), k.technique_words.end(),
-                              [&](const auto& t) { return t.first == letter; }))
-      return fail("command " + k.name + " does not say how it takes technique " + letter, "",
-                  "[commands." + k.name + ".techniques], {techniques} or {spec}");
-  const auto n = [](std::int64_t x) { return std::to_string(x); };
-  auto filled = fill_in(words, {{"task", std::string(name_of(r.task))},
-                                {"model", r.model.name},
-                                {"layers", n(r.model.layers)},
-                                {"hidden", n(r.model.hidden)},
-                                {"ffn", n(r.model.ffn)},
-                                {"heads", n(r.model.heads)},
-                                {"kv_heads", n(r.model.kv_heads)},
-                                {"vocab", n(r.model.vocab)},
-                                {"techniques", r.techniques_text()},
-                                {"precision", r.precision},
-                                {"batch", n(as.batch)},
-                                {"global_batch", n(as.batch * r.gpus)},
-                                {"seq_length", n(r.seq_length)},
-                                {"output_tokens", n(r.output_tokens)},
-                                {"gpus", n(r.gpus)},
-                                {"warmup_steps", n(as.warmup_steps)},
-                                {"steps", n(as.steps)},
-                                {"total_steps", n(as.warmup_steps + as.steps)},
-                                {"trace_steps", n(as.trace_steps)},
-                                {"trace_directory", directory + "/traces"},
-                                {"directory", directory},
-                                {"spec", spec_path},
-                                {"python", c.python}});
+  auto filled = fill_in(words, values_of(c, r, as, directory));
   if (!filled) return tl::unexpected(filled.error());
   l.argv = std::move(*filled);
+  l.start_in = fs::absolute(c.path).parent_path().string();
   l.environment.insert(l.environment.end(), k.environment.begin(), k.environment.end());
   l.reports = k.reports;
   l.step_ms = k.step_ms;

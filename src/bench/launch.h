@@ -10,6 +10,10 @@ namespace orrery {
 
 inline constexpr const char* kOperatorsFile = "operators.csv";  // what a run of operators leaves in its directory
 
+// In the environment of all that a run starts, its value the run's directory: what left the run's session is found by
+// it.
+inline constexpr const char* kRunVariable = "ORRERY_BENCH_RUN";
+
 struct MeasuredAs {  // how one run is measured
   std::int64_t batch = 1, warmup_steps = 0, steps = 1, trace_steps = 0;
 };
@@ -20,6 +24,7 @@ struct RunLaunch {
   BenchCommand::Reports reports = BenchCommand::Reports::lines;
   std::string step_ms;      // pattern, where that is how it reports
   std::string spec;         // what stands in DIRECTORY/spec.json
+  std::string start_in;     // directory: of a command that of the matrix's file, of all others the run's own
   bool one_a_rank = false;  // under Slurm each rank is started, else one program that starts its ranks itself
 };
 
@@ -33,6 +38,13 @@ Result<BenchRun> run_of_spec(const std::string& spec);
 // a technique; no trainer.
 Result<RunLaunch> launch_of(const BenchConfig& config, const BenchRun& run, const MeasuredAs& as,
                             const std::string& directory, const std::string& workers);
+
+// Errors: a placeholder of a command that there is not, a brace that stands alone.
+Status check_words(const std::vector<std::string>& words);
+
+// A technique of the run that its command has no words for; "" = it has them all.
+std::string untold_technique(const BenchCommand& command, const Techniques& techniques);
+const BenchCommand* command_named(const BenchConfig& config, const std::string& name);
 
 // The words of a command with its placeholders filled in. Errors: an unknown placeholder.
 Result<std::vector<std::string>> fill_in(const std::vector<std::string>& words,

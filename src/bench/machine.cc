@@ -213,6 +213,13 @@ std::string environment_json(const DeviceLibrary* devices, const std::string& wo
   j["gpus"] = gpus;
   j["driver"] = devices != nullptr && !devices->driver().empty() ? Json(devices->driver()) : Json(nullptr);
   j["worker"] = worker.empty() ? Json(nullptr) : Json::parse(worker, nullptr, false);
+  return environment_alone(j.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+std::string environment_alone(const std::string& environment) {
+  Json j = Json::parse(environment, nullptr, false);
+  if (!j.is_object() || !j.contains("worker") || !j["worker"].is_object()) return environment;
+  for (const char* const of_run : {"world", "threads"}) j["worker"].erase(of_run);
   return j.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

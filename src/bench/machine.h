@@ -38,6 +38,9 @@ class DeviceLibrary {
 // object or "") and this program's version and commit.
 std::string environment_json(const DeviceLibrary* devices, const std::string& worker);
 
+// Without what the run itself says (ranks, threads of a rank): what tells one environment from another.
+std::string environment_alone(const std::string& environment);
+
 struct MachineSamples {                                // while a run went on
   std::optional<double> host_peak_bytes{};             // of all its processes together
   std::optional<double> device_peak_bytes{};           // the fullest device

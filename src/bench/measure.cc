@@ -11,10 +11,12 @@
 #include <thread>
 
 #include "base/byte_source.h"
+#include "base/json_text.h"
 #include "base/median.h"
 #include "base/output.h"
 #include "bench/run_estimate.h"
 #include "costs/operator_table.h"
+#include "processes/find.h"
 
 namespace orrery {
 namespace {
@@ -55,23 +57,28 @@ class Local final : public Execution {
       terms.argv.insert(terms.argv.begin(),
                         {"prlimit", fmt::format("--data={:.0f}", limit_ * kGib / static_cast<double>(ranks_)), "--"});
     terms.environment = launch.environment;
-    terms.directory = directory;
+    terms.directory = launch.start_in;
     terms.output = directory + "/stdout.log";
     terms.errors = directory + "/stderr.log";
     terms.dies_with_parent = true;
     auto child = start_child(terms);
     if (!child) return tl::unexpected(child.error());
     child_ = *child;
+    directory_ = directory;
     return {};
   }
   std::optional<Exit> poll() override { return poll_child(child_); }
-  void stop() override { (void)stop_session(child_, kGrace); }
+  void stop() override {
+    (void)stop_session(child_, kGrace);
+    (void)kill_processes_with(kRunVariable, directory_);  // in sessions of their own
+  }
   Child child() const override { return child_; }
 
  private:
   double limit_;
   std::int64_t ranks_;
   Child child_;
+  std::string directory_;
 };
 
 void set_power(const MachineSamples& s, const WorkerReport& r, RunRow& row) {
@@ -97,9 +104,18 @@ void set_times(const BenchRun& run, const WorkerReport& r, RunRow& row) {
   if (!cpu.empty()) row.cpu_ms = times_of(cpu).median;
   if (!r.prefill_ms.empty()) row.prefill_ms = times_of(r.prefill_ms).median;
   if (!r.decode_ms.empty()) row.decode_ms = times_of(r.decode_ms).median;
-  // By the mean, as throughput is: what a run of many steps yields.
-  if (row.step_ms.count > 0 && row.step_ms.mean > 0)
-    row.tokens_per_s = tokens_of_step(run, std::max<std::int64_t>(1, row.batch)) / (row.step_ms.mean / 1e3);
+  row.tokens_per_s = tokens_per_s(run, row);
+}
+
+// What is left where there is no such program: the exit status of env and sh, or a word of srun's.
+bool was_not_found(const Ending& ending, const WorkerReport& report, const std::string& text) {
+  if (!ending.exit || ending.exit->good() || !report.steps.empty() || report.warm_steps > 0) return false;
+  return ending.exit->status == 127 || ending.exit->status == 126 || text.find("execve(): ") != std::string::npos;
+}
+
+std::string last_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
 }
 
 // Of a table of `orrery bench ops`; none of one that cannot be read.
@@ -195,6 +211,7 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
   if (!started) {
     r.state = RunState::crashed;
     r.reason = "cannot be started: " + started.error().line();
+    m.not_started = true;
     if (const Status ok = store.finish(r, {}, ""); !ok) return tl::unexpected(ok.error());
     return m;
   }
@@ -279,6 +296,16 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
     if (found) verdict = std::move(*found);
   }
   judge(report, ending, verdict, asked, config.silence_limit_s, config.time_limit_s, r);
+  if (const std::string said = text + text_of(err);
+      r.state == RunState::crashed && was_not_found(ending, report, said)) {
+    m.not_started = true;
+    r.reason = "cannot be started: " + quote_for_people(last_line(said), 200);
+  }
+  if (report.bad_lines > 0) {
+    m.dropped = fmt::format("{} line{} of its report dropped: {}", report.bad_lines, report.bad_lines > 1 ? "s" : "",
+                            quote_for_people(report.first_bad, 100));
+    r.reason += (r.reason.empty() ? "" : "; ") + m.dropped;
+  }
   // What is neither a warm-up nor a measured step nor the trace: starting, and ending.
   double steps_s = 0;
   for (const MeasuredStep& s : report.steps) steps_s += s.ms / 1e3;

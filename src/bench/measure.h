@@ -51,7 +51,9 @@ struct RunOutcome {
   RunRow row;
   std::vector<MeasuredStep> steps;
   std::string environment;
-  bool gave_up = false;  // told to stop: the row is interrupted
+  bool gave_up = false;      // told to stop: the row is interrupted
+  bool not_started = false;  // there is no such program
+  std::string dropped;       // how many lines of its report were not as they should be, and the first; "" = none
 };
 
 // `row` has been begun in the store; its directory is there and empty. What the run left is in it afterwards. Errors:

@@ -12,6 +12,7 @@
 #include "base/closest.h"
 #include "base/json_text.h"
 #include "base/toml.h"
+#include "bench/launch.h"
 #include "bench/matrix.h"
 #include "costs/operators.h"
 #include "facts/library.h"
@@ -114,7 +115,13 @@ struct Reader {
         for (const Key& k : known) names.push_back(k.name);
         return unknown_key(node, key.str(), table, names);
       }
-      if (const Status ok = found->read(node); !ok) return ok;
+      if (const Status ok = found->read(node); !ok) {
+        Error e = ok.error();
+        // "not a whole number" is of something.
+        if (e.what.starts_with("not ") || e.what.starts_with("an empty list"))
+          e.what = fmt::format("{}: {}", std::string_view(key.str()), e.what);
+        return tl::unexpected(std::move(e));
+      }
     }
     return {};
   }
@@ -377,6 +384,13 @@ Status Reader::command(std::string name, const toml::table& t, BenchCommand& out
   if (!ok) return ok;
   if (out.argv.empty() || out.argv.front().empty())
     return fail_at(t, "command " + out.name + " has no argv", "argv = [\"python3\", \"train.py\"]");
+  const auto known = [&](const std::vector<std::string>& of, const char* key) -> Status {
+    const Status good = check_words(of);
+    return good ? good : fail_at(*t.get(key), good.error().what, good.error().advice);
+  };
+  if (const Status good = known(out.argv, "argv"); !good) return good;
+  for (const auto& [letter, of] : out.technique_words)
+    if (const Status good = known(of, "techniques"); !good) return good;
   if (!reports.empty() && !out.step_ms.empty()) return fail_at(t, "reports beside step_ms", "one of both");
   return {};
 }
@@ -417,6 +431,9 @@ Result<BenchConfig> parse_bench_config(std::string_view text, const std::string&
     if (!own) return tl::unexpected(own.error());
     r.own = std::move(*own);
   }
+  // Programs are started in other directories.
+  for (std::string* program : {&c.python, &c.trainer})
+    if (program->find('/') != std::string::npos) *program = std::filesystem::absolute(r.beside(*program)).string();
   if (c.platform.ends_with(".toml")) c.platform = r.beside(c.platform);
   for (std::string& table : c.calibrate) table = r.beside(table);
   if (const toml::node* n = top.get("models")) {

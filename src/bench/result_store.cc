@@ -89,7 +89,17 @@ Result<ResultStore> ResultStore::open(const std::string& path, bool create) {
                                   .read_only = !create,
                                   .what = "store of `orrery bench`"});
   if (!store) return tl::unexpected(store.error());
-  return ResultStore(std::move(*store));
+  ResultStore opened(std::move(*store));
+  if (!create) return opened;
+  // Of its own, since stores that were made before there was a token are read as well.
+  const Status made = opened.store_.run(
+      "create table if not exists identity(token text not null);"
+      "insert into identity select lower(hex(randomblob(16))) where not exists (select 1 from identity)");
+  if (!made) return tl::unexpected(made.error());
+  Statement s(opened.store_.get(), "select token from identity");
+  if (!s.row()) return opened.store_.trouble();
+  opened.token_ = s.text(0);
+  return opened;
 }
 
 Result<std::int64_t> ResultStore::begin(const RunRow& r) {

@@ -104,10 +104,13 @@ class ResultStore {
   Result<std::vector<std::pair<std::int64_t, OperatorRate>>> operators() const;  // the same
   Result<std::vector<std::pair<std::int64_t, std::string>>> environments() const;
   const std::string& path() const { return store_.path(); }
+  // Random, made with the store and kept in it; "" of one that was opened to be read.
+  const std::string& token() const { return token_; }
 
  private:
   explicit ResultStore(Store store) : store_(std::move(store)) {}
   Store store_;
+  std::string token_;
 };
 
 }  // namespace orrery

@@ -65,6 +65,11 @@ double tokens_of_step(const BenchRun& run, std::int64_t batch) {
   return d(batch) * d(run.gpus) * d(run.task == BenchTask::inference ? run.output_tokens : run.seq_length);
 }
 
+std::optional<double> tokens_per_s(const BenchRun& run, const RunRow& row) {
+  if (row.step_ms.count == 0 || !(row.step_ms.median > 0)) return std::nullopt;
+  return tokens_of_step(run, std::max<std::int64_t>(1, row.batch)) / (row.step_ms.median / 1e3);
+}
+
 EstimateJob job_of(const BenchRun& run, const PlatformFacts& platform, std::int64_t lora_rank,
                    std::int64_t prompt_tokens) {
   EstimateJob job;

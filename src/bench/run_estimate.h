@@ -55,4 +55,7 @@ EstimateJob job_of(const BenchRun& run, const PlatformFacts& platform, std::int6
 // Tokens that a step of all ranks works on; of inference those that it yields.
 double tokens_of_step(const BenchRun& run, std::int64_t batch);
 
+// By the median of its steps: one step that something else held up would turn a mean, and what is compared by it.
+std::optional<double> tokens_per_s(const BenchRun& run, const RunRow& row);
+
 }  // namespace orrery

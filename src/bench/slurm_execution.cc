@@ -20,7 +20,8 @@ constexpr double kSpare = 120;  // s that Slurm's own limit is behind the runner
 
 class SlurmRun final : public Execution {
  public:
-  SlurmRun(const BenchConfig& config, const BenchRun& run) : c_(config), run_(run) {}
+  SlurmRun(const BenchConfig& config, const BenchRun& run, const std::string& store)
+      : c_(config), run_(run), store_(store) {}
 
   Status start(const RunLaunch& launch, const std::string& directory) override {
     directory_ = directory;
@@ -29,7 +30,7 @@ class SlurmRun final : public Execution {
     const std::int64_t nodes = c_.slurm.gpus_per_node > 0 ? (run_.gpus + each - 1) / each : 1;
     const std::int64_t on_node = (run_.gpus + nodes - 1) / nodes;
     slurm::Batch b;
-    b.token = slurm_token(directory);
+    b.token = slurm_token(store_, directory);
     b.options = {fmt::format("--nodes={}", nodes),
                  fmt::format("--time={:.0f}", std::ceil((c_.time_limit_s + kSpare) / 60)), "--no-requeue"};
     if (ranks) b.options.push_back(fmt::format("--ntasks={}", run_.gpus));
@@ -46,7 +47,7 @@ class SlurmRun final : public Execution {
     b.argv.insert(b.argv.end(), launch.argv.begin(), launch.argv.end());
     b.script = directory + "/job.sh";
     b.output = directory + "/stdout.log";
-    b.directory = directory;
+    b.directory = launch.start_in;
     const auto id = slurm::submit(b);
     if (!id) return tl::unexpected(id.error());
     id_ = *id;
@@ -106,7 +107,7 @@ class SlurmRun final : public Execution {
  private:
   const BenchConfig& c_;
   BenchRun run_;
-  std::string directory_;
+  std::string store_, directory_;
   slurm::JobId id_{};
   slurm::State state_ = slurm::State::pending;
   std::optional<Exit> exit_;
@@ -116,16 +117,18 @@ class SlurmRun final : public Execution {
 
 }  // namespace
 
-std::unique_ptr<Execution> slurm_execution(const BenchConfig& config, const BenchRun& run) {
-  return std::make_unique<SlurmRun>(config, run);
+std::unique_ptr<Execution> slurm_execution(const BenchConfig& config, const BenchRun& run, const std::string& store) {
+  return std::make_unique<SlurmRun>(config, run, store);
 }
 
-std::string slurm_token(const std::string& directory) { return "orrery-bench-" + hash_of(directory); }
+std::string slurm_token(const std::string& store, const std::string& directory) {
+  return "orrery-bench-" + hash_of(store + "\n" + directory);
+}
 
-Status cancel_slurm_run(const std::string& directory, const std::string& job) {
+Status cancel_slurm_run(const std::string& store, const std::string& directory, const std::string& job) {
   std::int64_t id = 0;
   if (read_int(job, id) == NumberState::ok && id > 0) return slurm::cancel(slurm::JobId{id});
-  const auto named = slurm::jobs_named(slurm_token(directory));
+  const auto named = slurm::jobs_named(slurm_token(store, directory));
   if (!named) return tl::unexpected(named.error());
   for (const slurm::Job& j : *named)
     if (!slurm::is_over(j.state))

@@ -8,15 +8,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 
+#include "base/json_text.h"
 #include "bench/slurm_execution.h"
+#include "processes/find.h"
 
 namespace orrery {
 namespace {
@@ -27,25 +26,6 @@ constexpr double kGrace = 5;  // s
 
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-// Processes of a run whose runner was killed: they carry its directory in their environment.
-std::vector<pid_t> processes_of(const std::string& directory) {
-  const std::string marked = "ORRERY_BENCH_RUN=" + directory;
-  std::vector<pid_t> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/proc", error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream in(entry.path() / "environ", std::ios::binary);
-    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    for (std::size_t i = 0; i < all.size();) {
-      const std::size_t end = std::min(all.find('\0', i), all.size());
-      if (all.compare(i, end - i, marked) == 0) found.push_back(static_cast<pid_t>(std::stol(name)));
-      i = end + 1;
-    }
-  }
-  return found;
 }
 
 class Sweeper {
@@ -63,6 +43,7 @@ class Sweeper {
   Result<RunOutcome> largest(const PlannedRun& p);
   Status reference();
   void tell(const std::string& what, const RunRow* ended);
+  bool one_program() const;  // all planned runs start the same
 
   const BenchConfig& c_;
   RunEstimator& estimator_;
@@ -123,12 +104,15 @@ Result<RunOutcome> Sweeper::once(const PlannedRun& p, RunKind kind, std::int64_t
   if (!id) return tl::unexpected(id.error());
   row.id = *id;
   measure_.start = [&]() -> std::unique_ptr<Execution> {
-    if (c_.slurm.asked) return slurm_execution(c_, p.run);
+    if (c_.slurm.asked) return slurm_execution(c_, p.run, store_.token());
     return local_execution(c_.memory_limit_gib, p.run.gpus);
   };
   auto m = measure(c_, p.run, {batch, warmup, steps, trace}, row, store_, measure_);
   if (!m) return m;
   rows_.push_back(m->row);
+  if (!m->dropped.empty())
+    out_.notes.add("dropped-lines", Severity::warning, 1, row.run + ": " + m->dropped,
+                   "runs whose reports have steps that are not above 0, or numbers that cannot be");
   out_.seconds += m->row.seconds;
   out_.overhead_s += m->row.overhead_s;
   out_.after_s += m->row.after_s;
@@ -170,6 +154,14 @@ Result<RunOutcome> Sweeper::largest(const PlannedRun& p) {
     search.fails = search.fits;
     search.fits = 0;
   }
+}
+
+bool Sweeper::one_program() const {
+  const BenchRun& first = plan_.runs[plan_.order.front()].run;
+  return std::all_of(plan_.order.begin(), plan_.order.end(), [&](std::size_t i) {
+    const BenchRun& r = plan_.runs[i].run;
+    return r.framework == first.framework && r.command == first.command;
+  });
 }
 
 Result<RunOutcome> Sweeper::planned(const PlannedRun& p) {
@@ -237,6 +229,13 @@ Result<SweepResult> Sweeper::run() {
     const auto m = planned(p);
     if (!m) return tl::unexpected(m.error());
     if (m->gave_up) break;
+    if (m->not_started && out_.ran == 0 && one_program()) {
+      // No result of any run: the settings are wrong.
+      if (const Status ok = store_.interrupted(m->row.id, m->row.reason); !ok) return tl::unexpected(ok.error());
+      out_.notes.add("cannot-be-started", Severity::warning, 1, p.run.id() + ": " + m->row.reason,
+                     "the other runs start the same program: none was tried");
+      break;
+    }
     ++out_.ran;
     out_.failed += m->row.state == RunState::done ? 0 : 1;
     p.latest = m->row;
@@ -275,6 +274,20 @@ RunnerLock::~RunnerLock() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+Status check_programs(const BenchConfig& config, const RunPlan& plan) {
+  Status first;
+  for (const std::size_t i : plan.order) {
+    const auto launch = launch_of(config, plan.runs[i].run, {}, "/", "/");
+    if (launch && (config.slurm.asked || !find_program(launch->argv.front(), launch->start_in).empty())) return {};
+    if (!first) continue;
+    const std::string id = plan.runs[i].run.id();
+    first = launch ? fail("no such program, or it may not be run: " + quote_for_people(launch->argv.front(), 200), id,
+                          "a name on PATH, or a path seen from the matrix's file")
+                   : Status(tl::unexpected(launch.error()));
+  }
+  return first;
+}
+
 Result<std::int64_t> settle_interrupted(const BenchConfig& config, ResultStore& store) {
   const auto rows = store.rows();
   if (!rows) return tl::unexpected(rows.error());
@@ -282,11 +295,11 @@ Result<std::int64_t> settle_interrupted(const BenchConfig& config, ResultStore& 
   for (const RunRow& r : *rows) {
     if (r.state != RunState::running) continue;
     if (config.slurm.asked || !r.slurm_job.empty()) {
-      if (const Status ok = cancel_slurm_run(r.directory, r.slurm_job); !ok) return tl::unexpected(ok.error());
+      if (const Status ok = cancel_slurm_run(store.token(), r.directory, r.slurm_job); !ok)
+        return tl::unexpected(ok.error());
     } else if (r.host == host_name()) {
       if (r.child.pid > 0) (void)stop_session(r.child, kGrace);
-      for (const pid_t pid : processes_of(r.directory))
-        if (pid != ::getpid()) ::kill(pid, SIGKILL);
+      (void)kill_processes_with(kRunVariable, r.directory);
     }
     if (const Status ok = store.interrupted(r.id, "the runner ended before it did"); !ok)
       return tl::unexpected(ok.error());

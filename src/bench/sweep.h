@@ -54,6 +54,10 @@ struct SweepResult {
 Result<SweepResult> sweep(const BenchConfig& config, RunEstimator& estimator, RunPlan& plan, ResultStore& store,
                           const SweepTerms& terms);
 
+// Errors: none of the planned runs can be started, for want of the program. Of jobs of Slurm that is not seen from
+// here.
+Status check_programs(const BenchConfig& config, const RunPlan& plan);
+
 // Rows that a killed runner left as running: their processes or jobs are ended, the rows marked. Returns how many.
 // Errors: of the store, of Slurm.
 Result<std::int64_t> settle_interrupted(const BenchConfig& config, ResultStore& store);

@@ -1,5 +1,6 @@
 #include "bench/worker_lines.h"
 
+#include <fmt/format.h>
 #include <re2/re2.h>
 
 #include <algorithm>
@@ -14,13 +15,20 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kLongestStep = 1e10;  // ms
+constexpr double kMostBytes = 1e15;    // of a rank: more than any machine has
+constexpr double kMostWatts = 1e8;
 
-std::optional<double> number(const Json& j, const char* key) {
+bool is_step(double ms) { return ms > 0 && ms <= kLongestStep; }
+
+// A key that may be left out. false: it is there and not a number from 0 to `most`.
+bool may_say(const Json& j, const char* key, double most, std::optional<double>& out) {
   const auto it = j.find(key);
-  if (it == j.end() || !it->is_number()) return std::nullopt;
+  if (it == j.end() || it->is_null()) return true;
+  if (!it->is_number()) return false;
   const double x = it->get<double>();
-  if (!std::isfinite(x) || x < 0) return std::nullopt;
-  return x;
+  if (!std::isfinite(x) || x < 0 || x > most) return false;
+  out = x;
+  return true;
 }
 
 std::string word(const Json& j, const char* key) {
@@ -32,30 +40,36 @@ std::string word(const Json& j, const char* key) {
 bool take(const Json& j, WorkerReport& r) {
   const std::string kind = word(j, "orrery_bench");
   if (kind == "step") {
-    const auto ms = number(j, "ms");
-    if (!ms || *ms > kLongestStep) return false;
+    std::optional<double> ms, cpu, prefill, decode;
+    if (!may_say(j, "ms", kLongestStep, ms) || !ms || !is_step(*ms)) return false;
+    if (!may_say(j, "cpu_ms", kLongestStep, cpu) || !may_say(j, "prefill_ms", kLongestStep, prefill) ||
+        !may_say(j, "decode_ms", kLongestStep, decode))
+      return false;
     const auto warm = j.find("warmup");
     if (warm != j.end() && !warm->is_boolean()) return false;
     if (warm != j.end() && warm->get<bool>()) {
       ++r.warm_steps;
       return true;
     }
-    const auto n = number(j, "step");
-    r.steps.push_back({n && *n < 1e15 ? static_cast<std::int64_t>(*n) : static_cast<std::int64_t>(r.steps.size()), *ms,
-                       number(j, "cpu_ms")});
-    if (const auto p = number(j, "prefill_ms")) r.prefill_ms.push_back(*p);
-    if (const auto d = number(j, "decode_ms")) r.decode_ms.push_back(*d);
+    r.steps.push_back({0, *ms, cpu});
+    if (prefill) r.prefill_ms.push_back(*prefill);
+    if (decode) r.decode_ms.push_back(*decode);
     return true;
   }
   if (kind == "memory") {
     const auto larger = [](std::optional<double>& a, std::optional<double> b) {
       if (b) a = std::max(a.value_or(0), *b);
     };
-    larger(r.device_peak_bytes, number(j, "device_peak_bytes"));
-    larger(r.device_allocated_bytes, number(j, "device_allocated_bytes"));
-    if (const auto host = number(j, "host_peak_bytes")) {
+    std::optional<double> peak, allocated, host, base;
+    if (!may_say(j, "device_peak_bytes", kMostBytes, peak) ||
+        !may_say(j, "device_allocated_bytes", kMostBytes, allocated) ||
+        !may_say(j, "host_peak_bytes", kMostBytes, host) || !may_say(j, "host_base_bytes", kMostBytes, base))
+      return false;
+    larger(r.device_peak_bytes, peak);
+    larger(r.device_allocated_bytes, allocated);
+    if (host) {
       r.host_peak_bytes = r.host_peak_bytes.value_or(0) + *host;
-      r.host_base_bytes += std::min(*host, number(j, "host_base_bytes").value_or(0));
+      r.host_base_bytes += std::min(*host, base.value_or(0));
     }
     return true;
   }
@@ -79,8 +93,7 @@ bool take(const Json& j, WorkerReport& r) {
     return !r.traces.empty();
   }
   if (kind == "power") {
-    r.power_w = number(j, "watts");
-    return r.power_w.has_value();
+    return may_say(j, "watts", kMostWatts, r.power_w) && r.power_w.has_value();
   }
   if (kind == "ready") return r.ready = true;
   if (kind == "done") return r.done = true;
@@ -125,7 +138,7 @@ WorkerReport read_by_pattern(std::string_view text, const std::string& pattern, 
     std::string found;
     double ms = 0;
     if (!RE2::PartialMatch(re2::StringPiece(line.data(), line.size()), step, &found)) return;
-    if (read_double(found, ms) != NumberState::ok || ms < 0 || ms > kLongestStep) {
+    if (read_double(found, ms) != NumberState::ok || !is_step(ms)) {
       ++r.bad_lines;
       if (r.first_bad.empty()) r.first_bad = std::string(line.substr(0, 200));
       return;
@@ -143,7 +156,12 @@ WorkerReport read_by_pattern(std::string_view text, const std::string& pattern, 
 WorkerReport read_logged_steps(const std::vector<LoggedStep>& logged, std::int64_t warm) {
   WorkerReport r;
   for (const LoggedStep& s : logged) {
-    if (!(s.seconds >= 0) || s.seconds * 1e3 > kLongestStep) continue;
+    if (s.seconds < 0) continue;
+    if (!is_step(s.seconds * 1e3)) {
+      ++r.bad_lines;
+      if (r.first_bad.empty()) r.first_bad = fmt::format("a step of {:g} s", s.seconds);
+      continue;
+    }
     if (r.warm_steps < warm) {
       ++r.warm_steps;
     } else {

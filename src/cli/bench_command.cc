@@ -60,10 +60,13 @@ Command bench_command() {
           "measured beside estimated; compared with an older store.\n\n"
           "ops: single operators, measured in C++: matrix products, attention, kernels bound by memory, collectives. "
           "Each result is checked before it is timed; rates stand beside the floor, what the machine could do at most, "
-          "which is measured first. The table is what `estimate --calibrate` and `predict --cost-table` take "
+          "which is measured first; what fits into a cache can be above it, as that is the rate of the memory. The "
+          "table is what `estimate --calibrate` takes, and of a GPU `predict --cost-table` "
           "(docs/formats/operators.md).",
       .options = with(with(bench_runs_options(), bench_ops_options()), {kCsv, kJson, kQuiet, kThreads, kHelp}),
-      .when_incomplete = "run: it was told to stop before its last run; report --against: something became slower",
+      .when_incomplete =
+          "run: it was told to stop before its last run, or the program cannot be started; report --against: something "
+          "became slower or is gone; ops: a product or attention that --gemm or --attention names was not measured",
       .examples = examples,
       .run = run_bench};
 }

@@ -72,11 +72,12 @@ Result<Asked> understood(const Args& args, const RunOptions& options) {
   constexpr Choice<std::string_view> kDevices[] = {{"cpu", "cpu"}, {"cuda", "cuda"}, {"rocm", "rocm"}};
   Asked a;
   std::string_view device = "cpu";
-  double budget = 40, tokens = 2'048, tp = 1, sequence = 1'024;
+  double budget = 40, tokens = 2'048, sequence = 1'024;
+  std::int64_t tp = 1;
   const Status read =
       all_of({choose(args, "--sizes", kSizes, a.plan.sizes), choose(args, "--device", kDevices, device),
               whole(args, "--ranks", a.ranks, 64), real(args, "--budget", budget, 0.1, 86'400),
-              real(args, "--tokens", tokens, 1, 1e7), real(args, "--tp", tp, 1, 1e4),
+              real(args, "--tokens", tokens, 1, 1e7), whole(args, "--tp", tp, 10'000),
               real(args, "--seq-length", sequence, 1, 1e7), choose(args, "--pin", kSwitch, a.pin),
               read_shapes(args, "--gemm", a.plan.gemms), read_shapes(args, "--attention", a.plan.attentions)});
   if (!read) return tl::unexpected(read.error());
@@ -91,7 +92,7 @@ Result<Asked> understood(const Args& args, const RunOptions& options) {
   if (a.mpi && args.has("--ranks") && a.ranks != started)
     return fail(fmt::format("MPI started {} ranks", started), "--ranks", "leave it out");
   if (a.mpi) a.ranks = started;
-  a.plan.tokens = tokens, a.plan.tensor_parallel = tp, a.plan.sequence = sequence;
+  a.plan.tokens = tokens, a.plan.tensor_parallel = static_cast<double>(tp), a.plan.sequence = sequence;
   a.plan.ranks = a.ranks;
   a.measure.budget_s = budget;
   if (args.has("--only")) {
@@ -121,6 +122,11 @@ Result<Asked> understood(const Args& args, const RunOptions& options) {
     auto model = model_named_or_read(args.value("--model"));
     if (!model) return tl::unexpected(model.error());
     a.model = std::move(*model);
+    for (const auto& [n, what] :
+         {std::pair{a.model.heads, "attention heads"}, std::pair{a.model.ffn, "columns of the feed-forward layers"}})
+      if (n % tp != 0)
+        return fail(fmt::format("{} {} cannot be divided by {}", n, what, tp), "--tp",
+                    fmt::format("choose a divisor of {}", n));
   }
   for (const char* of_model : {"--tokens", "--tp", "--seq-length"})
     if (args.has(of_model) && !args.has("--model"))
@@ -219,6 +225,26 @@ Status measure_as_rank(const Asked& asked, const Args& args, RankGroup& group, c
   answer.blas = terms.blas ? terms.blas->name() : "";
   answer.transport = group.transport();
   return {};
+}
+
+// What options name and what was not measured: a note that --quiet shows, too.
+bool note_what_is_missing(const PlanTerms& plan, const OperatorTable& table, Notes& notes) {
+  bool missing = false;
+  const auto look = [&](OperatorKind kind, const std::vector<std::array<double, 4>>& sizes, Precision p) {
+    for (const std::array<double, 4>& size : sizes) {
+      OperatorRow wanted;
+      wanted.kind = kind, wanted.size = size, wanted.precision = p;
+      if (std::any_of(table.rows.begin(), table.rows.end(),
+                      [&](const OperatorRow& r) { return r.kind == kind && r.size == size && r.precision == p; }))
+        continue;
+      missing = true;
+      notes.add("asked-and-not-measured", Severity::warning, 1, kernel_text(wanted) + " " + shape_text(wanted),
+                "too long for --budget, left out by --only, or more than the device has or does: the notes beside say");
+    }
+  };
+  for (const Precision p : plan.precisions) look(OperatorKind::gemm, plan.gemms, p);
+  look(OperatorKind::attention, plan.attentions, Precision::fp32);
+  return missing;
 }
 
 // FLOP a ns that products cannot exceed: measured on a CPU, of a GPU as its facts have it; 0 = not known.
@@ -358,7 +384,8 @@ std::vector<OptionSpec> bench_ops_options() {
       {"--budget", "S", "seconds for all of it; what would take too long for that is left out (default: 40)",
        Takes::word},
       {"-o", "TABLE",
-       "write the table: TABLE.csv or TABLE.json, which `predict --cost-table` and `estimate --calibrate` take",
+       "write the table: TABLE.csv or TABLE.json, which `estimate --calibrate` takes, and of a GPU `predict "
+       "--cost-table`",
        Takes::file},
       {"--platform-file", "FILE.toml", "write what was measured as a platform, which `estimate --platform` takes",
        Takes::file}};
@@ -392,6 +419,12 @@ Result<int> run_bench_ops(const Args& args) {
   Document d;
   d.command = "bench ops";
   d.notes = std::move(answer.measured.notes);
+  const bool missing = note_what_is_missing(asked->plan, table, d.notes);
+  const double stream = table.best_bytes_per_ns(OperatorKind::stream);
+  for (const OperatorRow& r : table.rows)
+    if (moves_memory(r.kind) && stream > 0 && r.bytes / r.ns > stream)
+      d.notes.add("above-the-floor", Severity::info, 1, kernel_text(r) + " " + shape_text(r),
+                  "more than 100 % of the floor: their data stay in caches, the floor is the rate of the memory");
   if (!answer.pinned)
     d.notes.add("threads-not-pinned", Severity::info, 1, fmt::format("{} threads a rank", asked->cpu.threads),
                 !asked->pin  ? "as --pin says"
@@ -408,7 +441,8 @@ Result<int> run_bench_ops(const Args& args) {
     if (!facts) return tl::unexpected(facts.error());
     if (const Status ok = write_file(asked->platform_path, *facts); !ok) return tl::unexpected(ok.error());
   }
-  return emit(d, *options);
+  const auto status = emit(d, *options);
+  return status && missing ? Result<int>(kIncomplete) : status;
 }
 
 }  // namespace orrery

@@ -73,6 +73,15 @@ Status finish_facts(const ResultStore& store, BenchFacts& facts) {
   return {};
 }
 
+// Errors: no run of the matrix is meant.
+Status check_chosen(const BenchConfig& config, const RunPlan& plan, const RunPlanTerms& terms) {
+  const bool any = std::any_of(plan.runs.begin(), plan.runs.end(),
+                               [&](const PlannedRun& p) { return p.run.id().find(terms.only) != std::string::npos; });
+  if (any || terms.only.empty()) return {};
+  return fail(fmt::format("no run of {} has this in its id", config.path), "--runs " + terms.only,
+              "`orrery bench plan` with --json has the ids");
+}
+
 std::string duration(double s) {
   if (s < 90) return fmt::format("{:.0f} s", s);
   if (s < 5400) return fmt::format("{:.0f} min", s / 60);
@@ -98,6 +107,7 @@ Result<int> run_bench_plan(const Args& args) {
   facts.rows = std::move(*rows);
   if (const Status ok = estimator->fit(facts.rows); !ok) return tl::unexpected(ok.error());
   const RunPlan plan = plan_runs(asked->config, *estimator, facts.rows, asked->terms);
+  if (const Status ok = check_chosen(asked->config, plan, asked->terms); !ok) return tl::unexpected(ok.error());
   facts.entries = entries_of(plan, facts.rows, *estimator);
   facts.has_platform = estimator->has_platform();
   facts.compare_cpu = asked->config.compare_cpu;
@@ -121,14 +131,13 @@ Result<int> run_bench_run(const Args& args) {
   if (!rows) return tl::unexpected(rows.error());
   if (const Status ok = estimator->fit(*rows); !ok) return tl::unexpected(ok.error());
   RunPlan plan = plan_runs(config, *estimator, *rows, asked->terms);
-  const auto measured = std::count_if(plan.runs.begin(), plan.runs.end(),
-                                      [](const PlannedRun& p) { return p.state == PlanState::measured; });
-  if (plan.order.empty()) {
-    if (measured > 0)
-      return fail(fmt::format("nothing to run: {} runs are measured already", measured), config.store,
-                  "--repeat runs them again, `orrery bench report` shows them");
-    return fail("nothing to run", config.path, "`orrery bench plan` says why");
-  }
+  if (const Status ok = check_chosen(config, plan, asked->terms); !ok) return tl::unexpected(ok.error());
+  const auto measured = std::count_if(plan.runs.begin(), plan.runs.end(), [&](const PlannedRun& p) {
+    return p.state == PlanState::measured && p.run.id().find(asked->terms.only) != std::string::npos;
+  });
+  const bool nothing = plan.order.empty();
+  if (nothing && measured == 0) return fail("nothing to run", config.path, "`orrery bench plan` says why");
+  if (const Status ok = check_programs(config, plan); !ok) return tl::unexpected(ok.error());
   stop_on_signals();
   const BenchReaders readers = bench_readers(asked->options.threads);
   Progress progress(asked->options.show_progress);
@@ -152,6 +161,9 @@ Result<int> run_bench_run(const Args& args) {
   if (*settled > 0)
     result->notes.add("interrupted", Severity::info, static_cast<std::uint64_t>(*settled), "",
                       "runs that an earlier runner did not end: they were run again");
+  if (nothing)
+    result->notes.add("measured-already", Severity::info, static_cast<std::uint64_t>(measured), "",
+                      "nothing was left to run; --repeat runs them again");
   BenchFacts facts;
   auto all = store->rows();
   if (!all) return tl::unexpected(all.error());
@@ -205,7 +217,7 @@ Result<int> run_bench_report(const Args& args) {
   const auto status = emit(d, asked->options);
   if (!status) return status;
   const bool worse = std::any_of(facts.compared.begin(), facts.compared.end(), [](const ComparedRun& c) {
-    return c.change == Change::slower || c.change == Change::fails_now;
+    return c.change == Change::slower || c.change == Change::fails_now || c.is_gone();
   });
   return worse ? kIncomplete : *status;
 }

@@ -28,7 +28,9 @@ std::string text_at(const std::vector<Cell>& row, std::size_t column) {
   return s ? *s : std::string();
 }
 
-void take_rows(const Document& d, std::string_view key, const std::string& level, double step_ms,
+// Of a job without a GPU all times are the host's: of stages what its threads spent in them, which adds up to the step;
+// of modules what their operators took, and what lies outside of operators (Python, and what it waits for).
+void take_rows(const Document& d, std::string_view key, const std::string& level, bool host_alone, double step_ms,
                std::vector<ShareRow>& out) {
   for (const Section& s : d.sections) {
     if (s.key != key) continue;
@@ -43,8 +45,15 @@ void take_rows(const Document& d, std::string_view key, const std::string& level
                  number_at(row, cpu),
                  number_at(row, gpu),
                  number_at(row, pct)};
-      // Of a trace of the host alone what operators take of its time.
-      if (r.gpu_ms <= 0 && r.cpu_ms > 0 && r.pct <= 0 && step_ms > 0) r.pct = 100 * r.cpu_ms / step_ms;
+      if (host_alone) {
+        if (level == "phase" && r.name == "idle") continue;
+        if (level == "module") {
+          r.cpu_ms = r.gpu_ms;  // operators that were taken for kernels
+          if (r.name == "idle") r.name = "outside of operators", r.phase = "host";
+        }
+        r.gpu_ms = 0;
+        r.pct = step_ms > 0 ? 100 * r.cpu_ms / step_ms : 0;
+      }
       rows.push_back(std::move(r));
     }
     if (level == "operator") {
@@ -54,6 +63,12 @@ void take_rows(const Document& d, std::string_view key, const std::string& level
     }
     out.insert(out.end(), rows.begin(), rows.end());
   }
+}
+
+// The host's operators stand in for kernels: host_as_device says so.
+bool no_gpu_ran(const RankTrace& t) {
+  return std::any_of(t.notes.rows.begin(), t.notes.rows.end(),
+                     [](const Note& n) { return n.name == "host-as-device"; });
 }
 
 }  // namespace
@@ -70,14 +85,19 @@ Result<std::vector<ShareRow>> dissected_shares(const std::string& directory, uns
   if (run->pipeline) return fail("steps of pipelines, not a profiler's trace", directory);
   const auto document = dissect_document(run->traces, run->build, {.steps = {}, .by = "", .threads = options.threads});
   if (!document) return tl::unexpected(document.error());
+  // Of all ranks: a later table has each rank's own.
   double step_ms = 0;
-  for (const Section& s : document->sections)
-    if (const std::size_t c = column_of(s.table, "step_ms"); c < s.table.columns.size() && !s.table.rows.empty())
-      step_ms = number_at(s.table.rows.front(), c);
+  const auto step = std::find_if(document->sections.begin(), document->sections.end(), [](const Section& section) {
+    return section.single && column_of(section.table, "step_ms") < section.table.columns.size();
+  });
+  if (step != document->sections.end() && !step->table.rows.empty())
+    step_ms = number_at(step->table.rows.front(), column_of(step->table, "step_ms"));
+  const bool host_alone =
+      std::all_of(run->traces.ranks.begin(), run->traces.ranks.end(), [](const RankTrace& t) { return no_gpu_ran(t); });
   std::vector<ShareRow> shares;
-  take_rows(*document, "phases", "phase", step_ms, shares);
-  take_rows(*document, "modules", "module", step_ms, shares);
-  take_rows(*document, "operators", "operator", step_ms, shares);
+  take_rows(*document, "phases", "phase", host_alone, step_ms, shares);
+  take_rows(*document, "modules", "module", host_alone, step_ms, shares);
+  take_rows(*document, "operators", "operator", host_alone, step_ms, shares);
   return shares;
 }
 

@@ -50,7 +50,7 @@ void by_technique(const BenchFacts& facts, const std::string& title, const std::
 }
 
 void measured_beside_estimated(const BenchFacts& facts, std::vector<Chart>& out) {
-  Chart c{.kind = Chart::Kind::bars, .title = "RunOutcome beside estimated"};
+  Chart c{.kind = Chart::Kind::bars, .title = "Measured beside estimated"};
   c.x_title = "ms of a step";
   c.series = {{"measured", {}, {}}, {"estimated", {}, {}}};
   for (const BenchEntry& e : facts.entries) {
@@ -65,10 +65,10 @@ void measured_beside_estimated(const BenchFacts& facts, std::vector<Chart>& out)
 void scaling(const BenchFacts& facts, std::vector<Chart>& out) {
   std::map<std::string, std::vector<std::pair<double, double>>> lines;
   for (const BenchEntry& e : facts.entries) {
-    if (!e.done() || !e.row->tokens_per_s || e.run.batch == 0) continue;
+    if (!e.tokens_per_s() || e.run.batch == 0) continue;
     BenchRun one = e.run;
     one.gpus = 1;
-    lines[one.id()].emplace_back(static_cast<double>(e.run.gpus), *e.row->tokens_per_s);
+    lines[one.id()].emplace_back(static_cast<double>(e.run.gpus), *e.tokens_per_s());
   }
   Chart c{.kind = Chart::Kind::lines, .title = "Scaling"};
   c.x_title = "GPUs";
@@ -135,7 +135,7 @@ void noise(const BenchFacts& facts, std::vector<Chart>& out) {
 std::vector<Chart> bench_charts(const BenchFacts& facts) {
   std::vector<Chart> out;
   by_technique(
-      facts, "Throughput", "tokens/s", [](const BenchEntry& e) { return e.row->tokens_per_s; }, out);
+      facts, "Throughput", "tokens/s", [](const BenchEntry& e) { return e.tokens_per_s(); }, out);
   by_technique(
       facts, "Memory", "GiB", [](const BenchEntry& e) { return e.memory_gib(); }, out);
   measured_beside_estimated(facts, out);

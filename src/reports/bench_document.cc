@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "reports/bench.h"
 #include "reports/bench_tables.h"
@@ -53,6 +56,37 @@ void note_what_is_not_estimated(Document& d, const BenchFacts& facts) {
                   "measured, with nothing to compare");
 }
 
+// Keys that environments tell differently. What one does not tell (a run without a worker, another framework's) is no
+// difference.
+std::string what_differs(const std::vector<std::pair<std::int64_t, std::string>>& environments) {
+  std::map<std::string, std::set<std::string>> said;
+  for (const auto& [id, text] : environments) {
+    const auto j = nlohmann::json::parse(environment_alone(text), nullptr, false);
+    if (!j.is_object()) continue;
+    for (const auto& [key, value] : j.items()) {
+      if (value.is_object()) {
+        for (const auto& [part, of] : value.items())
+          if (!of.is_null()) said[key + "." + part].insert(of.dump());
+      } else if (!value.is_null()) {
+        said[key].insert(value.dump());
+      }
+    }
+  }
+  std::string keys;
+  for (const auto& [key, values] : said)
+    if (values.size() > 1) keys += (keys.empty() ? "" : ", ") + key;
+  return keys;
+}
+
+// One slow step of a few turns a mean, and many of them a median.
+void note_what_is_noisy(Document& d, const BenchFacts& facts) {
+  for (const BenchEntry& e : facts.entries)
+    if (e.noisy())
+      d.notes.add("noisy-steps", Severity::warning, 1,
+                  fmt::format("{}: median {:.2f} ms, sd {:.2f}", e.run.id(), e.row->step_ms.median, e.row->step_ms.sd),
+                  "steps vary by more than 20 % of their median: something else runs, or more steps are needed");
+}
+
 }  // namespace
 
 Document bench_plan_document(const BenchConfig& config, const RunPlan& plan, const BenchFacts& facts) {
@@ -99,6 +133,7 @@ Document bench_run_document(const BenchConfig& config, const SweepResult& result
   d.sections.push_back(bench_states(facts));
   d.notes.merge(result.notes);
   note_what_is_not_estimated(d, facts);
+  note_what_is_noisy(d, facts);
   return d;
 }
 
@@ -144,10 +179,15 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
   add_if_any(d, bench_operators(facts));
   add_if_any(d, bench_noise(facts));
   add_if_any(d, bench_environments(facts));
-  if (facts.environments.size() > 1)
-    d.notes.add("several-environments", Severity::warning, facts.environments.size(), "",
+  if (const std::string differs = what_differs(facts.environments); !differs.empty())
+    d.notes.add("several-environments", Severity::warning, facts.environments.size(), differs,
                 "runs of one store were measured with different machines or versions: \"environments\" says which");
+  for (const ComparedRun& c : facts.compared)
+    if (c.is_gone())
+      d.notes.add("gone", Severity::warning, 1, c.run,
+                  "measured in the older store and not in this one: what became of them is not known");
   note_what_is_not_estimated(d, facts);
+  note_what_is_noisy(d, facts);
   const NoiseCheck noise = noise_of(facts.rows);
   if (noise.drifts)
     d.notes.add("drift", Severity::warning, 1,

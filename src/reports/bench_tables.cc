@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace orrery {
 namespace {
@@ -29,8 +30,6 @@ Cell batch_of(const BenchEntry& e) {
   return b > 0 ? Cell(b) : Cell(std::string("max"));
 }
 
-std::optional<double> measured_tokens(const BenchEntry& e) { return e.done() ? e.row->tokens_per_s : std::nullopt; }
-
 }  // namespace
 
 Cell known_cell(bool known, double x) {
@@ -48,7 +47,7 @@ std::string bench_series(const BenchRun& r) {
 namespace {
 
 Section bench_runs(const BenchFacts& facts, bool plan) {
-  Section s{.key = "runs", .title = plan ? "Runs" : "Runs (ms of a step)", .table = {}};
+  Section s{.key = "runs", .title = plan ? "Runs" : "Runs (ms of a step; tokens/s by its median)", .table = {}};
   s.table.columns = {
       {.key = "place", .title = "#", .json_only = !plan},
       {.key = "id", .json_only = true},
@@ -106,21 +105,22 @@ Section bench_runs(const BenchFacts& facts, bool plan) {
     const RunRow& r = e.row ? *e.row : none;
     const bool measured = r.step_ms.count > 0;
     const bool estimated = e.estimate.unknown.empty();
+    const bool trains = e.run.task != BenchTask::operators;  // or generates: it has a batch, a length, a precision
     s.table.rows.push_back({e.place > 0 ? Cell(e.place) : Cell(),
                             e.run.id(),
                             std::string(name_of(e.run.task)),
                             e.run.model.name.empty() ? Cell() : Cell(e.run.model.name),
-                            letters(e.run),
-                            batch_of(e),
-                            e.run.seq_length,
+                            trains ? Cell(letters(e.run)) : Cell(),
+                            trains ? batch_of(e) : Cell(),
+                            trains ? Cell(e.run.seq_length) : Cell(),
                             e.run.gpus,
-                            e.run.precision,
+                            trains ? Cell(e.run.precision) : Cell(),
                             framework(e.run),
                             e.state,
                             known_cell(measured, r.step_ms.mean),
                             known_cell(measured, r.step_ms.median),
                             known_cell(measured, r.step_ms.sd),
-                            cell(r.tokens_per_s),
+                            cell(e.tokens_per_s()),
                             cell(e.memory_gib()),
                             known_cell(estimated && e.estimate.step_ms > 0, e.estimate.step_ms),
                             cell(e.error_pct()),
@@ -227,10 +227,10 @@ Section bench_throughput(const BenchFacts& facts) {
     if (e.done() && e.run.techniques.letters.empty()) plain[place(e)] = &e;
   for (const BenchEntry& e : facts.entries) {
     if (e.run.task == BenchTask::operators) continue;
-    const auto tokens = measured_tokens(e);
+    const auto tokens = e.tokens_per_s();
     std::optional<double> faster, fuller;
     if (const auto p = plain.find(place(e)); p != plain.end() && tokens) {
-      const auto base = measured_tokens(*p->second);
+      const auto base = p->second->tokens_per_s();
       const auto memory = e.memory_gib(), base_memory = p->second->memory_gib();
       if (base && *base > 0) faster = *tokens / *base;
       if (memory && base_memory && *base_memory > 0) fuller = *memory / *base_memory;
@@ -256,7 +256,7 @@ Section bench_scaling(const BenchFacts& facts) {
       {.key = "estimated_efficiency_pct", .title = "estimated", .json_only = !facts.has_platform, .digits = 1}};
   std::map<std::string, std::vector<const BenchEntry*>> series;
   for (const BenchEntry& e : facts.entries) {
-    if (!measured_tokens(e) || e.run.batch == 0) continue;
+    if (!e.tokens_per_s() || e.run.batch == 0) continue;
     BenchRun one = e.run;
     one.gpus = 1;
     series[one.id()].push_back(&e);
@@ -273,8 +273,8 @@ Section bench_scaling(const BenchFacts& facts) {
       std::optional<double> estimated;
       if (e->estimate.unknown.empty() && first.estimate.unknown.empty() && e->estimate.step_ms > 0)
         estimated = 100 * first.estimate.step_ms / e->estimate.step_ms;
-      s.table.rows.push_back({name, letters(e->run), batch_of(*e), e->run.gpus, *e->row->tokens_per_s,
-                              100 * each(*e, *e->row->tokens_per_s) / each(first, *first.row->tokens_per_s),
+      s.table.rows.push_back({name, letters(e->run), batch_of(*e), e->run.gpus, *e->tokens_per_s(),
+                              100 * each(*e, *e->tokens_per_s()) / each(first, *first.tokens_per_s()),
                               cell(estimated)});
     }
   }
@@ -293,8 +293,11 @@ Section bench_shares(const BenchFacts& facts, const std::string& level) {
   if (!phases && !modules) s.key = "trace_operators", s.text_rows = 30;
   s.table.columns = {{.key = "run"}, {.key = "name", .title = level}};
   if (modules) s.table.columns.push_back({.key = "phase"});
+  std::unordered_set<std::int64_t> on_gpu;  // runs whose traces have work of a GPU
+  for (const auto& [id, share] : facts.shares)
+    if (share.gpu_ms > 0) on_gpu.insert(id);
   s.table.columns.push_back({.key = "cpu_ms", .title = "CPU ms", .digits = 2});
-  s.table.columns.push_back({.key = "gpu_ms", .title = "GPU ms", .digits = 2});
+  s.table.columns.push_back({.key = "gpu_ms", .title = "GPU ms", .json_only = on_gpu.empty(), .digits = 2});
   s.table.columns.push_back({.key = "pct", .title = "% of the step", .digits = 1});
   if (modules) s.text_rows = 40;
   std::unordered_map<std::int64_t, std::string> names;
@@ -305,7 +308,7 @@ Section bench_shares(const BenchFacts& facts, const std::string& level) {
     if (share.level != level || name == names.end()) continue;
     std::vector<Cell> row{name->second, share.name};
     if (modules) row.emplace_back(share.phase);
-    row.insert(row.end(), {share.cpu_ms, share.gpu_ms, share.pct});
+    row.insert(row.end(), {share.cpu_ms, known_cell(on_gpu.count(id) > 0, share.gpu_ms), share.pct});
     s.table.rows.push_back(std::move(row));
   }
   return s;

@@ -104,8 +104,10 @@ class HostPhases {
         const Phase own = own_phase(*row);
         const bool inside =
             outer == Phase::backward || outer == Phase::recompute || outer == Phase::optimizer || outer == Phase::data;
+        // A range that says which pass it is knows more than the operators in it, which only say "forward".
+        const bool told = is_forward(outer) && outer != Phase::forward && own == Phase::forward;
         phase_[*row] =
-            own == kNothing || (inside && is_forward(own) && t_.ops.kind[*row] == OpKind::cpu_op) ? outer : own;
+            own == kNothing || told || (inside && is_forward(own) && t_.ops.kind[*row] == OpKind::cpu_op) ? outer : own;
         const bool range = ops.kind[*row] == OpKind::user_annotation && own != Phase::communication;
         by_range_[*row] = phase_[*row] == own && own != kNothing ? range : parent != kNone && by_range_[parent];
         done[*row] = 1;

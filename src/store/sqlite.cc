@@ -9,6 +9,20 @@
 #include <cstring>
 
 namespace orrery {
+namespace {
+
+// As RFC 3986 has it: what means something in a URI by its code.
+std::string uri_of(const std::string& path) {
+  std::string uri = "file:";
+  for (const char c : path) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       std::string_view("/._-").find(c) != std::string_view::npos;
+    uri += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return uri;
+}
+
+}  // namespace
 
 Statement::Statement(sqlite3* db, std::string_view sql) {
   ok_ = sqlite3_prepare_v2(db, sql.data(), static_cast<int>(sql.size()), &s_, nullptr) == SQLITE_OK;
@@ -58,8 +72,25 @@ std::string Statement::text(int at) const {
 void Store::Close::operator()(sqlite3* db) const { sqlite3_close(db); }
 
 tl::unexpected<Error> Store::trouble() const {
-  return fail(fmt::format("the {} cannot be used: {}", what_, sqlite3_errmsg(db_.get())), path_,
-              "name a file that orrery made, or one that does not exist yet");
+  const char* advice = "name a file that orrery made, or one that does not exist yet";
+  switch (sqlite3_errcode(db_.get()) & 0xff) {  // the primary code
+    case SQLITE_FULL:
+    case SQLITE_IOERR:
+      advice = "make room on its disk, or name a file on another one";
+      break;
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      advice = "another process uses it: try again when that is done";
+      break;
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+    case SQLITE_CANTOPEN:
+      advice = "name a file that this user may write, in a directory that this user may write";
+      break;
+    default:
+      break;
+  }
+  return fail(fmt::format("the {} cannot be used: {}", what_, sqlite3_errmsg(db_.get())), path_, advice);
 }
 
 Status Store::run(const std::string& sql) const {
@@ -78,7 +109,12 @@ Result<Store> Store::open(const std::string& path, const StoreTerms& terms) {
   }
   sqlite3* db = nullptr;
   const int how = terms.read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE;
-  const int state = sqlite3_open_v2(path.c_str(), &db, how | SQLITE_OPEN_NOMUTEX, nullptr);
+  // Where nobody has it open to write and none was killed there is no log: it is read as it stands, or reading would
+  // leave a log and its index beside it, and could not be where nothing can be written.
+  const bool as_it_stands = terms.read_only && ::access((path + "-wal").c_str(), F_OK) != 0;
+  const int state = as_it_stands ? sqlite3_open_v2((uri_of(path) + "?immutable=1").c_str(), &db,
+                                                   how | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI, nullptr)
+                                 : sqlite3_open_v2(path.c_str(), &db, how | SQLITE_OPEN_NOMUTEX, nullptr);
   Store store(db, path, terms.what);
   if (state != SQLITE_OK) return fail(fmt::format("no {} here: {}", terms.what, sqlite3_errstr(state)), path);
   sqlite3_busy_timeout(db, static_cast<int>(terms.busy_s * 1000));

@@ -1,6 +1,5 @@
 #include "supervisor/local_runner.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -14,7 +13,6 @@
 #include <cstring>
 #include <thread>
 
-#include "base/byte_source.h"
 #include "supervisor/keeper.h"
 
 namespace orrery {
@@ -52,25 +50,6 @@ Status same_machine(const std::string& directory, std::int64_t attempt) {
   return fail(fmt::format("attempt {} was started on {}: whether it lives cannot be seen from {}", attempt,
                           job->machine, machine_name()),
               directory, "run guard there");
-}
-
-std::vector<pid_t> processes_with(const std::string& name, const std::string& value) {
-  std::vector<pid_t> found;
-  DIR* const proc = ::opendir("/proc");
-  if (proc == nullptr) return found;
-  const std::string wanted = std::string(1, '\0') + name + "=" + value + std::string(1, '\0');
-  while (const dirent* entry = ::readdir(proc)) {
-    pid_t pid = 0;
-    const std::string_view text = entry->d_name;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
-    if (error != std::errc{} || end != text.data() + text.size()) continue;
-    // A zombie has no environment any more.
-    const std::string all = read_at_most(fmt::format("/proc/{}/environ", pid), std::size_t{1} << 24).value_or("");
-    if ((std::string(1, '\0') + all + std::string(1, '\0')).find(wanted) != std::string::npos) found.push_back(pid);
-  }
-  ::closedir(proc);
-  std::sort(found.begin(), found.end());
-  return found;
 }
 
 std::vector<pid_t> LocalRunner::members(std::int64_t number, const std::string& token) const {

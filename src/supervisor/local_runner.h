@@ -6,6 +6,7 @@
 #include <map>
 
 #include "processes/child.h"
+#include "processes/find.h"
 #include "supervisor/job_runner.h"
 
 namespace orrery {
@@ -39,9 +40,6 @@ class LocalRunner final : public JobRunner {
 
 // Errors: the attempt was started on another machine (its directory is shared): it cannot be watched from here.
 Status same_machine(const std::string& directory, std::int64_t attempt);
-
-// Processes of this user that have `name`=`value` in the environment they were started with.
-std::vector<pid_t> processes_with(const std::string& name, const std::string& value);
 
 // Where the processes stand, as text (process_stacks.cc): py-spy or gdb where they are installed, else what the kernel
 // says of each thread. No longer than `timeout_s` in all.

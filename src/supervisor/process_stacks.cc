@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 
 #include "base/byte_source.h"
+#include "processes/find.h"
 #include "supervisor/local_runner.h"
 
 namespace orrery {
@@ -22,14 +22,6 @@ std::string text_of(const std::string& path) {
   std::string text = read_at_most(path, kMostText).value_or("");
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
-}
-
-bool on_path(const std::string& program) {
-  const char* const path = std::getenv("PATH");  // NOLINT: nobody changes it
-  std::istringstream folders(path != nullptr ? path : "/usr/bin:/bin");
-  for (std::string folder; std::getline(folders, folder, ':');)
-    if (::access((folder + "/" + program).c_str(), X_OK) == 0) return true;
-  return false;
 }
 
 // What the kernel says of each thread: its state, where it waits, the system call it is in.
@@ -54,7 +46,7 @@ std::string kernel_view(pid_t pid) {
 
 std::string process_stacks(const std::vector<pid_t>& processes, double timeout_s) {
   const auto end = Clock::now() + std::chrono::duration<double>(timeout_s);
-  const bool spy = on_path("py-spy"), gdb = on_path("gdb");
+  const bool spy = !find_program("py-spy").empty(), gdb = !find_program("gdb").empty();
   std::string out;
   for (const pid_t pid : processes) {
     std::string command = text_of(fmt::format("/proc/{}/cmdline", pid));

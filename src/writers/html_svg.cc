@@ -29,6 +29,18 @@ std::string tick_text(double v) {
   return fmt::format("{:g}", v);
 }
 
+// With three digits of it.
+std::string value_text(double v) {
+  const auto digits = [](double x) {
+    return std::fabs(x) >= 100 ? fmt::format("{:.0f}", x) : fmt::format("{:.3g}", x);
+  };
+  const double a = std::fabs(v);
+  if (a >= 1e9) return digits(v / 1e9) + "G";
+  if (a >= 1e6) return digits(v / 1e6) + "M";
+  if (a >= 1e4) return digits(v / 1e3) + "k";
+  return digits(v);
+}
+
 // A range of values on a range of places.
 struct Axis {
   double from = 0, to = 1, begin = 0, end = 1;  // values; places
@@ -174,7 +186,7 @@ std::string bars(const Chart& c) {
           "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"><title>{}</title></rect>\n",
           left, at, std::max(0.0, x.at(v) - left), thick - 1, colour(k),
           html_text(fmt::format("{} {}: {:g}", c.labels[i], c.series[k].name, v)));
-      out += text_at(x.at(v) + 4, at + thick - 1, "start", fmt::format("{:.3g}", v), " class=\"soft\"");
+      out += text_at(x.at(v) + 4, at + thick - 1, "start", value_text(v), " class=\"soft\"");
     }
   }
   double height = 0;

@@ -1,0 +1,153 @@
+// orrery bench: settings that cannot work are refused before anything is measured; those that can, do.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli_run.h"
+#include "processes/find.h"
+
+namespace orrery::test {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kTiny = "[models.tiny]\nlayers = 1\nhidden = 16\nffn = 64\nheads = 2\nvocab = 32\n";
+
+Json document(const Outcome& o) {
+  const Json j = Json::parse(o.out, nullptr, false);
+  EXPECT_TRUE(j.is_object()) << o.out << o.err;
+  return j;
+}
+
+void expect_refused(const std::string& command, const std::string& says) {
+  const Outcome o = orrery(command);
+  EXPECT_EQ(o.status, 2) << command << "\n" << o.out;
+  EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+  EXPECT_NE(o.err.find(says), std::string::npos) << o.err;
+}
+
+std::string matrix(const std::string& axes, const std::string& command, const std::string& bench = "") {
+  return "[bench]\nwarmup_steps = 0\nsteps = 2\n" + bench +
+         "[[matrix]]\ntask = \"pretrain\"\nmodel = \"tiny\"\nframework = \"mine\"\nseq_length = [8, 9, 10]\n" + axes +
+         kTiny + "[commands.mine]\nstep_ms = 'took ([0-9.]+)'\n" + command;
+}
+
+// The command starts this program again, through others where there is a limit of memory.
+TEST(CliBenchSettings, OperatorsUnderALimitOfMemory) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config,
+             "[bench]\nmemory_limit_gib = 8\noperator_options = [\"--sizes\", \"tiny\", \"--budget\", \"0.5\", "
+             "\"--only\", \"copy\", \"--dtypes\", \"fp32\", \"--threads\", \"1\"]\n[[matrix]]\ntask = \"operators\"\n");
+  const Json d = document(orrery("bench run '" + config + "' --json --quiet"));
+  ASSERT_EQ(d["runs"].size(), 1u);
+  const Json& run = d["runs"][0];
+  EXPECT_EQ(run["state"], "done") << run;
+  for (const char* const of_training : {"batch", "seq_length", "precision", "techniques"})
+    EXPECT_TRUE(run[of_training].is_null()) << of_training;
+  EXPECT_FALSE(document(orrery("bench report '" + config + "' --json"))["operators"].empty());
+}
+
+TEST(CliBenchSettings, PlaceholdersThatThereAreNotAreRefusedWithTheFile) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  for (const auto& [argv, says] :
+       {std::pair<std::string, std::string>{"[\"echo\", \"{nope}\"]", "no placeholder {nope}"},
+        {"[\"echo\", \"--batch={batch\"]", "a brace that stands alone: --batch={batch"},
+        {"[\"echo\", \"x}\"]", "a brace that stands alone: x}"},
+        {"[\"echo\", \"-t={technique_words}\"]", "no placeholder {technique_words}"},
+        {"[\"echo\"]\ntechniques = { R = [\"{bach}\"] }", "did you mean {batch}?"}}) {
+    write_text(config, matrix("", "argv = " + argv + "\n"));
+    for (const char* const part : {"plan", "run"}) {
+      expect_refused("bench " + std::string(part) + " '" + config + "'", says);
+      expect_refused("bench " + std::string(part) + " '" + config + "'", "m.toml:1");  // with the line
+    }
+  }
+  EXPECT_FALSE(fs::exists(dir.path / "m.db"));
+}
+
+TEST(CliBenchSettings, AnErrorOfAValueNamesItsKey) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  for (const auto& [line, says] :
+       {std::pair<std::string, std::string>{"lora_rank = 0", "lora_rank: not a whole number"},
+        {"time_limit_s = \"x\"", "time_limit_s: not a number from"},
+        {"calibrate = 3", "calibrate: not a list"}}) {
+    write_text(config, matrix("", "argv = [\"true\"]\n", line + "\n"));
+    expect_refused("bench plan '" + config + "'", says);
+  }
+}
+
+TEST(CliBenchSettings, ATechniqueThatTheCommandDoesNotTakeIsRefusedByThePlan) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config, matrix("techniques = [\"R\", \"F\"]\n",
+                            "argv = [\"sh\", \"-c\", \"echo took 1; echo took 1\", "
+                            "\"{technique_words}\"]\ntechniques = { R = [\"-r\"] }\n"));
+  int refused = 0;
+  const Json d = document(orrery("bench run '" + config + "' --json --quiet"));
+  for (const Json& r : d["runs"]) {
+    EXPECT_EQ(r["state"], r["techniques"] == "R" ? "done" : "refused") << r;
+    if (r["state"] != "refused") continue;
+    EXPECT_EQ(r["reason"], "command mine does not say how it takes technique F");
+    ++refused;
+  }
+  EXPECT_EQ(refused, 3);
+}
+
+TEST(CliBenchSettings, AProgramThatThereIsNotStopsBeforeTheFirstRun) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  for (const char* const program : {"/nonexistent/program", "no-such-program-anywhere", "./not-here.sh"}) {
+    write_text(config, matrix("", "argv = [\"" + std::string(program) + "\", \"{batch}\"]\n"));
+    expect_refused("bench run '" + config + "' --quiet", program);
+  }
+  write_text(config, matrix("", "argv = [\"true\"]\n") + "[[matrix]]\ntask = \"pretrain\"\nmodel = \"tiny\"\n");
+  std::string workers = read_file(config);
+  workers.replace(workers.find("[bench]\n"), 8, "[bench]\npython = \"venv/bin/python\"\n");
+  write_text(config, workers);
+  expect_refused("bench run '" + config + "' --quiet --runs pytorch", (dir / "venv/bin/python"));
+  // What only the program's own start shows ends the sweep at once, and is no result.
+  write_text(config, matrix("", "argv = [\"sh\", \"-c\", \"no-such-program-anywhere {batch}\"]\n"));
+  const Outcome o = orrery("bench run '" + config + "' --json --quiet");
+  EXPECT_EQ(o.status, 1) << o.err;
+  const Json d = document(o);
+  for (const Json& r : d["runs"]) EXPECT_EQ(r["state"], "planned") << r;
+  EXPECT_EQ(d["notes"][0]["name"], "cannot-be-started");
+  EXPECT_NE(d["notes"][0]["first"].get<std::string>().find("no-such-program-anywhere"), std::string::npos)
+      << d["notes"];
+}
+
+// Scripts beside the file are found; what a run writes goes where the placeholders say.
+TEST(CliBenchSettings, ACommandStartsInTheDirectoryOfTheFile) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(dir / "train.sh", "echo took $1; echo took $1; echo x > $2/checkpoint\n");
+  write_text(config, matrix("", "argv = [\"sh\", \"train.sh\", \"{seq_length}\", \"{directory}\"]\n"));
+  const Json d = document(orrery("bench run '" + config + "' --json --quiet"));
+  ASSERT_EQ(d["runs"].size(), 3u);
+  for (const Json& r : d["runs"]) {
+    EXPECT_EQ(r["state"], "done") << r;
+    EXPECT_EQ(r["step_ms"]["median"], r["seq_length"]);
+    EXPECT_TRUE(fs::exists(r["directory"].get<std::string>() + "/checkpoint"));
+  }
+}
+
+// Children with a session of their own: one ends with its run, one with a run that its limit ends.
+TEST(CliBenchSettings, NothingOfARunOutlivesIt) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  for (const char* const ends : {"echo took 1; echo took 1", "sleep 1000"}) {
+    write_text(config,
+               matrix("", "argv = [\"sh\", \"-c\", \"setsid sleep 3600 & echo started; " + std::string(ends) + "\"]\n",
+                      "time_limit_s = 1\n"));
+    ASSERT_EQ(orrery("bench run '" + config + "' --quiet --repeat --runs s8").status, 0);
+    for (const char* const run : {"000001", "000002"})
+      EXPECT_TRUE(processes_with("ORRERY_BENCH_RUN", dir / ("m.db.d/runs/" + std::string(run))).empty()) << ends;
+  }
+  EXPECT_TRUE(fs::exists(dir.path / "m.db.d/runs/000002"));
+}
+
+}  // namespace
+}  // namespace orrery::test
