@@ -257,20 +257,22 @@ TEST(EvalsWords, PlaceholdersAreFilled) {
 TEST(EvalsScores, FromFilesAndLastLines) {
   Place p;
   write(p / "r/one.json", R"({"results": {"t/x": {"acc,none": 0.5, "alias": "t", "n": 3, "ok": true}}})");
-  EXPECT_EQ(*scores_of_files({p / "r/one.json"}, "/results/t~1x"), (Scores{{"acc,none", 0.5}, {"n", 3}, {"ok", 1}}));
+  EXPECT_EQ(scores_of_files({p / "r/one.json"}, "/results/t~1x")->scores,
+            (Scores{{"acc,none", 0.5}, {"n", 3}, {"ok", 1}}));
   EXPECT_EQ(scores_of_files({p / "r/one.json"}, "/results/u").error().what, "has nothing at /results/u");
   EXPECT_FALSE(scores_of_files({p / "r/one.json"}, "results"));
   EXPECT_FALSE(scores_of_files({p / "r/one.json"}, "/a~"));
   EXPECT_FALSE(scores_of_files({}, ""));
   write(p / "r/two.json", R"({"scores": {"em": 1}})");
   write(p / "r/three.json", R"({"em": 0.25})");
-  EXPECT_EQ(*scores_of_files({p / "r/three.json", p / "r/two.json"}, ""), (Scores{{"three.em", 0.25}, {"two.em", 1}}));
+  EXPECT_EQ(scores_of_files({p / "r/three.json", p / "r/two.json"}, "")->scores,
+            (Scores{{"three.em", 0.25}, {"two.em", 1}}));
   write(p / "r/bad.json", "{");
   EXPECT_EQ(scores_of_files({p / "r/bad.json"}, "").error().what, "is not JSON");
   write(p / "log", "talk\n0.75\n\n");
-  EXPECT_EQ(*scores_of_last_line(p / "log"), (Scores{{"score", 0.75}}));
+  EXPECT_EQ(scores_of_last_line(p / "log")->scores, (Scores{{"score", 0.75}}));
   write(p / "log", "talk\n{\"b\": 2, \"a\": 1}\r\n");
-  EXPECT_EQ(*scores_of_last_line(p / "log"), (Scores{{"a", 1}, {"b", 2}}));
+  EXPECT_EQ(scores_of_last_line(p / "log")->scores, (Scores{{"a", 1}, {"b", 2}}));
   write(p / "log", "talk\n");
   EXPECT_FALSE(scores_of_last_line(p / "log"));
   write(p / "log", "");

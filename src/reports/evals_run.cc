@@ -177,6 +177,15 @@ Document evals_run_document(const EvalConfig& config, const EvalOutcome& o) {
       d.notes.add("dataset-not-tried", Severity::data_loss, 1,
                   fmt::format("{} of {}: {}", s.dataset, names.at(s.checkpoint), s.why),
                   "the same failure came again and again, and nothing had worked");
+  for (const ScoredDataset& s : o.datasets) {
+    const std::string of = s.dataset + " of " + names.at(s.checkpoint);
+    if (s.state == "scored" && s.parts > 1)
+      d.notes.add("scores-of-pieces", Severity::info, 1, fmt::format("{}, {} pieces", of, s.parts),
+                  "scored by themselves: their scores are means weighted by items, standard errors (by their names) "
+                  "those of such means; sums and counts are no means, and not what stands here");
+    if (!s.left_out.empty())
+      d.notes.add("value-left-out", Severity::warning, 1, of + ": " + s.left_out, "the other scores stand");
+  }
   if (o.stopped)
     d.notes.add("stopped", Severity::data_loss, 1,
                 fmt::format("{} of {} datasets are scored", scored, o.datasets.size()),

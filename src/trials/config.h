@@ -83,12 +83,14 @@ struct TrialTerms {
 // argv with placeholders: docs/formats/evals.md has the list.
 struct EvalCommand {
   std::vector<std::string> argv;
-  std::string dumped;       // a file whose appearance says that a piece's outputs are complete; "" = the trial's end
-  std::string scores_file;  // glob of the file that has the scores; "" = {scores}, else the last line
-  std::string scores_at;    // JSON pointer in it to the object of the scores
-  double limit_s = 3600;    // of the metric
-  bool splits = true;       // can be told to do some items of a dataset alone
-  bool several = true;      // can do several datasets with one load of the model
+  std::string suite;           // the template's name; "" = the commands are the file's own
+  std::string dumped;          // a file whose appearance says that a piece's outputs are complete; "" = the trial's end
+  int dumped_directories = 0;  // wildcards of `dumped` that stand for one directory of the suite's own naming
+  std::string scores_file;     // glob of the file that has the scores; "" = {scores}, else the last line
+  std::string scores_at;       // JSON pointer in it to the object of the scores
+  double limit_s = 3600;       // of the metric
+  bool splits = true;          // can be told to do some items of a dataset alone
+  bool several = true;         // can do several datasets with one load of the model
 };
 
 struct DefaultPrior {

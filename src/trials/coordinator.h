@@ -39,7 +39,8 @@ struct ScoredDataset {
   std::string dataset;
   std::string state;  // scored, failed, vanished, not tried
   std::string why;
-  std::int64_t scored_items = 0;
+  std::int64_t scored_items = 0, parts = 0;  // parts: scored by themselves
+  std::string left_out;                      // values that are no numbers
   Scores scores;
 };
 

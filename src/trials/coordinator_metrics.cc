@@ -2,9 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <sstream>
 
 #include "trials/coordinator_state.h"
+#include "trials/suite_counts.h"
 
 namespace orrery {
 namespace {
@@ -13,6 +16,13 @@ namespace fs = std::filesystem;
 
 constexpr int kSameFailures = 3;
 constexpr int kMostLost = 5;
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
 
 }  // namespace
 
@@ -72,7 +82,7 @@ CommandWords Coordinator::words_of(const StoredMetric& m) const {
   t.checkpoint = m.checkpoint;
   t.id = pieces.empty() ? 0 : pieces.front()->trial;
   CommandWords w = words_of(t, pieces);
-  for (std::size_t i = 0; i < pieces.size(); ++i) w.pieces[i].output = pieces[i]->output;
+  for (std::size_t i = 0; i < pieces.size(); ++i) w.pieces[i].files = lines_of(pieces[i]->output);
   w.scores = metric_directory(m.id) + "/scores.json";
   return w;
 }
@@ -182,7 +192,7 @@ Status Coordinator::watch_metrics() {
   return {};
 }
 
-Result<Scores> Coordinator::read_scores(const StoredMetric& m) const {
+Result<FoundScores> Coordinator::read_scores(const StoredMetric& m) const {
   const CommandWords words = words_of(m);
   if (words.pieces.empty()) return fail("its outputs are gone", metric_directory(m.id));
   const auto at = fill_word(config_.metric.scores_at, words);
@@ -190,7 +200,16 @@ Result<Scores> Coordinator::read_scores(const StoredMetric& m) const {
   if (!config_.metric.scores_file.empty()) {
     const auto pattern = fill_word(config_.metric.scores_file, words);
     if (!pattern) return tl::unexpected(pattern.error());
-    return scores_of_files(files_like(*pattern), *at);
+    const std::vector<std::string> files = files_like(*pattern);
+    std::size_t outputs = 0;
+    for (const PieceWords& p : words.pieces) outputs += p.files.size();
+    // Where a dataset has several files of outputs, each has one of scores.
+    if (outputs > words.pieces.size() && files.size() < outputs)
+      return fail(fmt::format("scores of {} of {} files of outputs", files.size(), outputs), *pattern);
+    for (const std::string& f : files)
+      if (const std::string why = samples_differ(f, words.pieces.front().task, m.items); !why.empty())
+        return fail(why, f);
+    return scores_of_files(files, *at);
   }
   if (fs::exists(words.scores)) return scores_of_files({words.scores}, *at);
   return scores_of_last_line(metric_directory(m.id) + "/out.log");
@@ -218,7 +237,8 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
     m.why = cause.line.empty() ? describe(result->exit) : cause.line;
     again = cause.again;
   } else if (auto read = read_scores(m); read) {
-    scores = std::move(*read);
+    scores = std::move(read->scores);
+    for (const std::string& name : read->left_out) m.why += (m.why.empty() ? "no number: " : ", ") + name;
   } else {
     m.kind = "no scores";
     m.why = read.error().line();
@@ -250,7 +270,7 @@ ScoredDataset Coordinator::standing(const StoredCheckpoint& c, const EvalDataset
   ScoredDataset s;
   s.checkpoint = c.id;
   s.dataset = d.name;
-  std::map<std::string, double> sums;
+  std::map<std::string, std::pair<double, std::int64_t>> sums;  // over the metrics that have this score
   std::string metric_why;
   for (const StoredMetric& m : metrics_) {
     if (m.checkpoint != c.id || m.dataset != d.name) continue;
@@ -259,12 +279,28 @@ ScoredDataset Coordinator::standing(const StoredCheckpoint& c, const EvalDataset
       continue;
     }
     s.scored_items += m.items;
+    ++s.parts;
+    if (!m.why.empty()) s.left_out += (s.left_out.empty() ? "" : "; ") + m.why;
     if (const auto it = scores_.find(m.id); it != scores_.end())
-      for (const auto& [name, value] : it->second) sums[name] += value * static_cast<double>(m.items);
+      for (const auto& [name, value] : it->second) {
+        const double n = static_cast<double>(m.items);
+        auto& [sum, parts] = sums[name];
+        sum += is_standard_error(name) && m.items < d.items ? n * value * n * value : n * value;
+        ++parts;
+      }
   }
   if (s.scored_items == d.items) {
     s.state = "scored";
-    for (const auto& [name, sum] : sums) s.scores.emplace_back(name, sum / static_cast<double>(d.items));
+    for (const auto& [name, sum] : sums) {
+      // Of some of the items it is no score of the dataset.
+      if (sum.second < s.parts) {
+        s.left_out +=
+            fmt::format("{}{} is there for {} of {} pieces", s.left_out.empty() ? "" : "; ", name, sum.second, s.parts);
+        continue;
+      }
+      const bool error = is_standard_error(name) && s.parts > 1;
+      s.scores.emplace_back(name, (error ? std::sqrt(sum.first) : sum.first) / static_cast<double>(d.items));
+    }
     return s;
   }
   const auto gave_up = std::find_if(pieces_.begin(), pieces_.end(), [&](const StoredPiece& p) {

@@ -57,7 +57,7 @@ class Coordinator {
   Status begin_metric(StoredMetric& m);
   Status watch_metrics();
   Status end_metric(StoredMetric& m, const JobResult* result);
-  Result<Scores> read_scores(const StoredMetric& m) const;
+  Result<FoundScores> read_scores(const StoredMetric& m) const;
   std::string metric_directory(std::int64_t metric) const;
   CommandWords words_of(const StoredMetric& m) const;
   ScoredDataset standing(const StoredCheckpoint& c, const EvalDataset& d) const;
@@ -70,7 +70,8 @@ class Coordinator {
   const EvalDataset* dataset(const std::string& name) const;
   StoredCheckpoint* checkpoint(std::int64_t id);
   const StoredCheckpoint* checkpoint(std::int64_t id) const;
-  std::string dumped_rule() const;  // "" = outputs are complete when the trial has ended
+  std::string dumped_rule() const;              // "" = outputs are complete when the trial has ended
+  bool seen_early(const StoredPiece& p) const;  // ... or seen before, one piece after the other
 
   const EvalConfig& config_;
   TrialRunner& runner_;

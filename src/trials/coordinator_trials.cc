@@ -10,6 +10,7 @@
 #include "base/output.h"
 #include "base/text_match.h"
 #include "trials/coordinator_state.h"
+#include "trials/suite_counts.h"
 
 namespace orrery {
 namespace {
@@ -45,6 +46,19 @@ std::string Coordinator::dumped_rule() const {
   return std::any_of(argv.begin(), argv.end(), asks) ? "{output}" : "";
 }
 
+// Where several files may match nobody knows before the trial's end whether all are there.
+bool Coordinator::seen_early(const StoredPiece& p) const {
+  const std::string rule = dumped_rule();
+  if (rule.empty() || rule == "{output}") return !rule.empty();
+  const EvalDataset* d = dataset(p.dataset);
+  std::string own = rule;  // with what the dataset says; directories are no patterns
+  for (const auto& [name, value] :
+       {std::pair<std::string, std::string>("{results}", d == nullptr ? "" : d->results), {"{task}", d->task}})
+    for (std::size_t at = 0; (at = own.find(name, at)) != std::string::npos; at += value.size())
+      own.replace(at, name.size(), value);
+  return !may_be_several(own, config_.inference.dumped_directories);
+}
+
 CommandWords Coordinator::words_of(const StoredTrial& t, const std::vector<const StoredPiece*>& pieces) const {
   const StoredCheckpoint* c = checkpoint(t.checkpoint);
   const std::string directory = trial_directory(t.id);
@@ -56,8 +70,13 @@ CommandWords Coordinator::words_of(const StoredTrial& t, const std::vector<const
   w.work = directory + "/work.json";
   for (const StoredPiece* p : pieces) {
     const EvalDataset* d = dataset(p->dataset);
-    w.pieces.push_back({p->dataset, d == nullptr ? p->dataset : d->task, d == nullptr ? p->dataset : d->results,
-                        p->first, p->items, fmt::format("{}/{}-{}-{}.out", w.outputs, p->dataset, p->first, p->items)});
+    w.pieces.push_back({p->dataset,
+                        d == nullptr ? p->dataset : d->task,
+                        d == nullptr ? p->dataset : d->results,
+                        p->first,
+                        p->items,
+                        fmt::format("{}/{}-{}-{}.out", w.outputs, p->dataset, p->first, p->items),
+                        {}});
   }
   return w;
 }
@@ -298,7 +317,7 @@ Status Coordinator::watch_trials() {
 }
 
 // Pieces whose outputs are there. Files under the name that the command was given appear whole; others count when the
-// trial ended well, or when their size has stayed for two seconds while it goes on.
+// trial ended well, or when their size has stayed for two seconds while it goes on, unless several may match.
 Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResult>& result,
                                      std::vector<StoredPiece*>& changed) {
   const std::string rule = dumped_rule();
@@ -314,6 +333,7 @@ Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResu
       const std::vector<std::string> files = files_like(*pattern);
       if (files.empty()) continue;
       const bool whole = rule == "{output}" || (result && result->good());
+      if (!whole && !seen_early(*p)) continue;
       if (!whole) {
         std::error_code gone;
         std::uintmax_t size = 0;
@@ -325,8 +345,15 @@ Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResu
         }
         if (result || size == 0 || unix_seconds() - since < 2) continue;
       }
-      p->output = files.front();
-      p->ended = changed_at(files.front());
+      if (auto why = outputs_short_of(config_.inference.suite, files, p->items); !why.empty()) {
+        if (t.why.empty()) t.why = std::move(why);
+        continue;
+      }
+      p->output.clear();
+      for (const std::string& f : files) {
+        p->output += (p->output.empty() ? "" : "\n") + f;
+        p->ended = std::max(p->ended, changed_at(f));
+      }
     }
     p->state = "dumped";
     changed.push_back(p);
@@ -375,7 +402,7 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     again = cause.again;
   } else if (!left.empty()) {
     t.kind = "no outputs";
-    t.why = "it ended well without outputs of " + left.front()->dataset;
+    if (t.why.empty()) t.why = "it ended well without outputs of " + left.front()->dataset;
   }
   t.state = t.kind.empty() ? "ended" : result == nullptr || t.kind == "stopped" ? "lost" : "failed";
   if (t.kind.empty() && result != nullptr) remember_times(t, *result);
@@ -386,7 +413,7 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
 
   // The first piece without outputs is the suspect, where outputs appear one by one; else any of them may be.
   std::vector<StoredSetback> setbacks;
-  const bool one_by_one = !dumped_rule().empty();
+  const bool one_by_one = std::all_of(left.begin(), left.end(), [&](const StoredPiece* p) { return seen_early(*p); });
   for (std::size_t i = 0; i < left.size(); ++i) {
     left[i]->state = "released";
     changed.push_back(left[i]);

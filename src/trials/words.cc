@@ -54,7 +54,10 @@ Result<std::string> value_of(const std::string& name, const CommandWords& w) {
   if (same && name == "task") return p.task;
   if (same && name == "results") return p.results;
   if (w.pieces.size() == 1) {
-    if (name == "output") return p.output;
+    if (name == "output" && p.files.size() > 1)
+      return fail("{output} stands for one file, and there are " + std::to_string(p.files.size()), "command",
+                  "{output...}, or {outputs}: their directory");
+    if (name == "output") return p.files.empty() ? p.output : p.files.front();
     if (name == "first") return std::to_string(p.first);
     if (name == "last") return std::to_string(p.first + p.items - 1);
     if (name == "items") return std::to_string(p.items);
@@ -99,8 +102,9 @@ Result<std::vector<std::string>> fill_words(const std::vector<std::string>& argv
     if (word == "{tasks...}" || word == "{output...}") {
       std::vector<std::string> seen;
       for (const PieceWords& p : words.pieces) {
-        const std::string& one = word == "{tasks...}" ? p.task : p.output;
-        if (std::find(seen.begin(), seen.end(), one) == seen.end()) seen.push_back(one);
+        const std::vector<std::string> alone{word == "{tasks...}" ? p.task : p.output};
+        for (const std::string& one : word == "{output...}" && !p.files.empty() ? p.files : alone)
+          if (std::find(seen.begin(), seen.end(), one) == seen.end()) seen.push_back(one);
       }
       out.insert(out.end(), seen.begin(), seen.end());
       continue;
@@ -113,7 +117,7 @@ Result<std::vector<std::string>> fill_words(const std::vector<std::string>& argv
 }
 
 Status check_words(const EvalConfig& config) {
-  const PieceWords piece{"dataset", "task", "results", 0, 1, "output"};
+  const PieceWords piece{"dataset", "task", "results", 0, 1, "output", {}};
   CommandWords words{"checkpoint", "name", "model", "outputs", "work", "scores", {piece}};
   const auto check = [&](const std::vector<std::string>& argv, const std::vector<std::string>& more) -> Status {
     if (const auto ok = fill_words(argv, words); !ok) return fail(ok.error().what, config.where, ok.error().advice);
@@ -138,6 +142,11 @@ std::string work_text(const std::vector<PieceWords>& pieces) {
     list.push_back(
         {{"dataset", p.dataset}, {"task", p.task}, {"first", p.first}, {"items", p.items}, {"output", p.output}});
   return list.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+bool may_be_several(const std::string& pattern, int directories) {
+  return std::count_if(pattern.begin(), pattern.end(), [](char c) { return c == '*' || c == '?' || c == '['; }) >
+         directories;
 }
 
 std::vector<std::string> files_like(const std::string& pattern) {

@@ -12,7 +12,8 @@ namespace orrery {
 struct PieceWords {  // one piece of a trial
   std::string dataset, task, results;
   std::int64_t first = 0, items = 0;
-  std::string output;  // the file of its outputs
+  std::string output;                // the file of its outputs
+  std::vector<std::string> files{};  // where its outputs are several files: those that were dumped
 };
 
 struct CommandWords {
@@ -34,6 +35,9 @@ Status check_words(const EvalConfig& config);
 
 // What {work} names: a JSON array of {dataset, task, first, items, output}.
 std::string work_text(const std::vector<PieceWords>& pieces);
+
+// Whether several files may match: it has more wildcards than `directories`.
+bool may_be_several(const std::string& pattern, int directories);
 
 // Files that match a pattern, sorted.
 std::vector<std::string> files_like(const std::string& pattern);
