@@ -237,7 +237,14 @@ TEST(EvalsFiles, TheFingerprintTellsStatesApart) {
 }
 
 TEST(EvalsWords, PlaceholdersAreFilled) {
-  CommandWords w{"/c/step-1", "step-1", "m", "/o", "/w.json", "/s.json", {{"a", "a_gen", "a_r", 5, 3, "/o/a"}}};
+  CommandWords w{"/c/step-1",
+                 "step-1",
+                 "m",
+                 "/o",
+                 "/w.json",
+                 "/s.json",
+                 "/s/samples.json",
+                 {{"a", "a_gen", "a_r", 5, 3, "/o/a", {}}}};
   EXPECT_EQ(*fill_words({"x", "{model}", "--t={task},{first}-{last}/{items}", "{output}", "{samples}", "{outputs}",
                          "{scores}{work}", "{\"json\": 1}", "{checkpoint_name}", "{results}"},
                         w),

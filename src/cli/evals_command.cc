@@ -18,6 +18,7 @@
 #include "trials/coordinator.h"
 #include "trials/draw.h"
 #include "trials/job.h"
+#include "trials/words.h"
 #include "writers/html.h"
 
 namespace orrery {
@@ -122,6 +123,7 @@ Result<int> run_evals(const Args& args) {
   if (auto ok = overrides(args, *config); !ok) return tl::unexpected(ok.error());
   if (const std::string path = args.value("--html"); !path.empty())
     if (auto ok = check_writable(path); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check_words(*config); !ok) return tl::unexpected(ok.error());
   if (what == "run") return run_for_real(*config, args, *options);
   if (what == "plan") {
     const auto measured = measured_times(*config);

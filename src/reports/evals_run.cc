@@ -186,7 +186,7 @@ Document evals_run_document(const EvalConfig& config, const EvalOutcome& o) {
     if (!s.left_out.empty())
       d.notes.add("value-left-out", Severity::warning, 1, of + ": " + s.left_out, "the other scores stand");
   }
-  if (o.stopped)
+  if (o.stopped && !o.complete)
     d.notes.add("stopped", Severity::data_loss, 1,
                 fmt::format("{} of {} datasets are scored", scored, o.datasets.size()),
                 "it was told to stop; run again to go on");

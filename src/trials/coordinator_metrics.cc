@@ -129,9 +129,10 @@ Status Coordinator::begin_metrics() {
     }
     if (running >= most) break;
     if (limit != nullptr && asked[judge] >= limit->at_once) continue;
+    if (auto ok = begin_metric(metrics_[i]); !ok) return ok;
+    if (metrics_[i].state != "intended") continue;
     ++running;
     ++asked[judge];
-    if (auto ok = begin_metric(metrics_[i]); !ok) return ok;
     starts.push_back({metric_directory(metrics_[i].id), {}, {}});
     rows.push_back(i);
   }
@@ -168,7 +169,13 @@ Status Coordinator::begin_metric(StoredMetric& m) {
   if (config_.metric.argv.empty()) return {};
   JobSpec spec;
   const auto argv = fill_words(config_.metric.argv, words_of(m));
-  if (!argv) return tl::unexpected(argv.error());
+  // Of this dataset alone: others go on.
+  if (const std::string why = argv ? too_long(*argv) : argv.error().line(); !why.empty()) {
+    m.state = "hopeless";
+    m.kind = "cannot start";
+    m.why = why;
+    return store_.update(m);
+  }
   spec.argv = *argv;
   spec.directory = fs::absolute(config_.directory).lexically_normal().string();
   spec.limit_s = config_.metric.limit_s;

@@ -30,6 +30,7 @@ class Coordinator {
 
  private:
   // coordinator.cc
+  Status agree_on_commands();
   Status scan();
   Status scan_model(const EvalModel& model);
   Status mark(StoredCheckpoint& c, const std::string& state, const std::string& why);
@@ -37,6 +38,7 @@ class Coordinator {
 
   // coordinator_trials.cc
   void plan();
+  Status keep_words_short();
   Status dispatch();
   Status begin_trials(const std::vector<std::pair<const EvalTrial*, JobPlace>>& now);
   Status watch_trials();

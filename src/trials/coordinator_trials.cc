@@ -68,6 +68,7 @@ CommandWords Coordinator::words_of(const StoredTrial& t, const std::vector<const
   w.model_name = c->model;
   w.outputs = directory + "/outputs";
   w.work = directory + "/work.json";
+  w.samples = directory + "/samples.json";
   for (const StoredPiece* p : pieces) {
     const EvalDataset* d = dataset(p->dataset);
     w.pieces.push_back({p->dataset,
@@ -172,8 +173,57 @@ void Coordinator::plan() {
   planned_.insert(planned_.end(), trials.begin(), trials.end());
 }
 
+// Trials whose words the kernel takes: halves of one that it does not. What is too long alone is given up.
+Status Coordinator::keep_words_short() {
+  for (std::size_t i = 0; i < planned_.size(); ++i) {
+    const EvalTrial trial = planned_[i];
+    const StoredCheckpoint& c = checkpoints_[static_cast<std::size_t>(trial.checkpoint)];
+    StoredTrial t;
+    t.checkpoint = c.id;
+    std::vector<StoredPiece> pieces;
+    for (const TrialPiece& p : trial.pieces) {
+      StoredPiece piece;
+      piece.dataset = unit_datasets_[p.unit];
+      piece.first = p.first;
+      piece.items = p.items;
+      pieces.push_back(std::move(piece));
+    }
+    std::vector<const StoredPiece*> mine;
+    for (const StoredPiece& p : pieces) mine.push_back(&p);
+    const auto argv = fill_words(config_.inference.argv, words_of(t, mine));
+    if (!argv) return tl::unexpected(argv.error());
+    const std::string why = too_long(*argv);
+    if (why.empty()) continue;
+    EvalTrial first{trial.checkpoint, {}}, second{trial.checkpoint, {}};
+    if (trial.pieces.size() > 1) {
+      const auto half = trial.pieces.begin() + static_cast<std::ptrdiff_t>(trial.pieces.size() / 2);
+      first.pieces.assign(trial.pieces.begin(), half);
+      second.pieces.assign(half, trial.pieces.end());
+    } else {
+      TrialPiece p = trial.pieces.front();
+      const EvalDataset* d = dataset(unit_datasets_[p.unit]);
+      if (d == nullptr || !may_split(*d) || p.items < 2) {
+        if (auto ok = give_up(c, *d, {p.first, p.first + p.items}, why); !ok) return ok;
+        planned_.erase(planned_.begin() + static_cast<std::ptrdiff_t>(i--));
+        continue;
+      }
+      TrialPiece rest{p.unit, p.first + p.items / 2, p.items - p.items / 2};
+      p.items /= 2;
+      first.pieces = {p};
+      second.pieces = {rest};
+    }
+    planned_[i] = std::move(first);
+    planned_.insert(planned_.begin() + static_cast<std::ptrdiff_t>(i + 1), std::move(second));
+    --i;  // and again
+  }
+  return {};
+}
+
 Status Coordinator::dispatch() {
-  if (replan_) plan();
+  if (replan_) {
+    plan();
+    if (auto ok = keep_words_short(); !ok) return ok;
+  }
   std::vector<JobPlace> free = runner_.places();
   const std::vector<JobPlace> all = free;
   for (const StoredTrial& t : trials_) {
@@ -248,6 +298,9 @@ Status Coordinator::begin_trials(const std::vector<std::pair<const EvalTrial*, J
     for (const StoredPiece& p : pieces) mine.push_back(&p);
     const CommandWords words = words_of(t, mine);
     if (auto ok = write_file(words.work, work_text(words.pieces)); !ok) return ok;
+    const auto names_samples = [](const std::string& w) { return has(w, "{samples_file}"); };
+    if (std::any_of(config_.inference.argv.begin(), config_.inference.argv.end(), names_samples))
+      if (auto ok = write_file(words.samples, samples_text(words.pieces)); !ok) return ok;
     JobSpec spec;
     const auto argv = fill_words(config_.inference.argv, words);
     if (!argv) return tl::unexpected(argv.error());

@@ -1,9 +1,11 @@
 #include "trials/run_store.h"
 
+#include <fmt/format.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
 
 #include <chrono>
+#include <random>
 
 namespace orrery {
 namespace {
@@ -65,6 +67,22 @@ Status RunStore::agree(const std::string& key, const std::string& value, const s
   Statement add(store_.get(), "INSERT INTO agreed VALUES(?, ?)");
   add.bind(1, std::string_view(key)).bind(2, std::string_view(value));
   return add.done() ? Status() : store_.trouble();
+}
+
+Status RunStore::agree_anew(const std::string& key, const std::string& value) {
+  Statement s(store_.get(), "INSERT OR REPLACE INTO agreed VALUES(?, ?)");
+  s.bind(1, std::string_view(key)).bind(2, std::string_view(value));
+  return s.done() ? Status() : store_.trouble();
+}
+
+Result<std::string> RunStore::token() {
+  std::random_device device;
+  Statement add(store_.get(), "INSERT OR IGNORE INTO agreed VALUES('token', ?)");
+  add.bind(1, std::string_view(fmt::format("{:08x}{:08x}", device(), device())));
+  if (!add.done()) return store_.trouble();
+  Statement seen(store_.get(), "SELECT value FROM agreed WHERE key = 'token'");
+  if (!seen.row()) return store_.trouble();
+  return seen.text(0);
 }
 
 Result<std::vector<StoredCheckpoint>> RunStore::checkpoints() {

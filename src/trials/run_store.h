@@ -62,6 +62,9 @@ class RunStore {
 
   // What must not change between runs; remembered the first time. Error: another value.
   Status agree(const std::string& key, const std::string& value, const std::string& advice);
+  Status agree_anew(const std::string& key, const std::string& value);  // where nothing came of the old value
+  // Of this state alone, random, made the first time: another one at the same path has another.
+  Result<std::string> token();
 
   Result<std::vector<StoredCheckpoint>> checkpoints();
   Result<std::vector<StoredTrial>> trials();

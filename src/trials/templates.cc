@@ -11,9 +11,21 @@ const std::vector<EvalTemplate>& templates() {
     // 0.4.9. It scores in the process that infers: no job follows, the scores are in its results file. Tasks, no
     // groups: of those --samples is not heeded (suite_counts.h).
     t[0].name = "lm-evaluation-harness";
-    t[0].inference.argv = {"lm-eval",      "--model",   "hf",        "--model_args",  "pretrained={model}",
-                           "--tasks",      "{tasks}",   "--device",  "cuda:0",        "--batch_size",
-                           "auto",         "--samples", "{samples}", "--output_path", "{outputs}",
+    t[0].inference.argv = {"lm-eval",
+                           "--model",
+                           "hf",
+                           "--model_args",
+                           "pretrained={model}",
+                           "--tasks",
+                           "{tasks}",
+                           "--device",
+                           "cuda:0",
+                           "--batch_size",
+                           "auto",
+                           "--samples",
+                           "{samples_file}",
+                           "--output_path",
+                           "{outputs}",
                            "--log_samples"};
     t[0].metric.scores_file = "{outputs}/*/results_*.json";
     t[0].metric.scores_at = "/results/{task}";

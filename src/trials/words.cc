@@ -13,17 +13,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kNames[] = {
-    "model",    "checkpoint", "checkpoint_name", "model_name", "outputs", "output", "work",  "scores", "dataset",
-    "datasets", "task",       "tasks",           "results",    "first",   "last",   "items", "samples"};
+constexpr std::size_t kMostOfWord = 131'071, kMostOfAll = std::size_t{1} << 20;  // bytes
 
-// {"task": [first, ..., last]} for lm-evaluation-harness.
-std::string samples_text(const std::vector<PieceWords>& pieces) {
-  Json samples = Json::object();
-  for (const PieceWords& p : pieces)
-    for (std::int64_t i = 0; i < p.items; ++i) samples[p.task].push_back(p.first + i);
-  return samples.dump();
-}
+constexpr std::string_view kNames[] = {
+    "model",    "checkpoint", "checkpoint_name", "model_name", "outputs", "output", "work",  "scores",  "dataset",
+    "datasets", "task",       "tasks",           "results",    "first",   "last",   "items", "samples", "samples_file"};
 
 template <class Of>
 std::string joined(const std::vector<PieceWords>& pieces, Of&& of) {
@@ -43,7 +37,14 @@ Result<std::string> value_of(const std::string& name, const CommandWords& w) {
   if (name == "outputs") return w.outputs;
   if (name == "work") return w.work;
   if (name == "scores") return w.scores;
-  if (name == "samples") return samples_text(w.pieces);
+  if (name == "samples_file") return w.samples;
+  if (name == "samples") {
+    std::int64_t items = 0;
+    for (const PieceWords& p : w.pieces) items += p.items;
+    // A text that no command line takes is not made: too_long() sees the length.
+    return 2 * items > static_cast<std::int64_t>(kMostOfWord) ? std::string(kMostOfWord + 1, '0')
+                                                              : samples_text(w.pieces);
+  }
   if (name == "datasets") return joined(w.pieces, [](const PieceWords& p) { return p.dataset; });
   if (name == "tasks") return joined(w.pieces, [](const PieceWords& p) { return p.task; });
   const PieceWords& p = w.pieces.front();
@@ -78,6 +79,25 @@ bool is_placeholder(std::string_view inside) {
 }
 
 }  // namespace
+
+std::string samples_text(const std::vector<PieceWords>& pieces) {
+  Json samples = Json::object();
+  for (const PieceWords& p : pieces)
+    for (std::int64_t i = 0; i < p.items; ++i) samples[p.task].push_back(p.first + i);
+  return samples.dump();
+}
+
+std::string too_long(const std::vector<std::string>& words) {
+  std::size_t all = 0;
+  for (const std::string& w : words) {
+    if (w.size() > kMostOfWord)
+      return "a word of its command is longer than the 131,071 bytes that the kernel takes: {work} or {samples_file} "
+             "name files that say the same";
+    all += w.size() + 1;
+  }
+  return all > kMostOfAll ? "its command is longer than 1 MiB: {work} or {samples_file} name files that say the same"
+                          : "";
+}
 
 Result<std::string> fill_word(const std::string& word, const CommandWords& words) {
   std::string out;
@@ -118,7 +138,7 @@ Result<std::vector<std::string>> fill_words(const std::vector<std::string>& argv
 
 Status check_words(const EvalConfig& config) {
   const PieceWords piece{"dataset", "task", "results", 0, 1, "output", {}};
-  CommandWords words{"checkpoint", "name", "model", "outputs", "work", "scores", {piece}};
+  CommandWords words{"checkpoint", "name", "model", "outputs", "work", "scores", "samples", {piece}};
   const auto check = [&](const std::vector<std::string>& argv, const std::vector<std::string>& more) -> Status {
     if (const auto ok = fill_words(argv, words); !ok) return fail(ok.error().what, config.where, ok.error().advice);
     for (const std::string& word : more)
