@@ -162,6 +162,39 @@ Section summary(double makespan, double baseline, double size, double bound) {
   return s;
 }
 
+// What the makespan hangs on, and what no schedule is shorter than when CPU jobs and judges are counted.
+void add_binding(const EvalConfig& config, const PlannedEvals& plan, Document& d) {
+  const MakespanTerms& t = plan.terms;
+  const std::int64_t gpus = plan.nodes * config.cluster.gpus_per_node;
+  const std::int64_t jobs = plan.nodes * config.cluster.cpu_jobs_per_node;
+  std::vector<std::pair<double, std::string>> all = {{t.gpus_s, fmt::format("{} GPUs", gpus)},
+                                                     {t.longest_s, "the longest dataset that cannot be split"},
+                                                     {t.cpu_jobs_s, fmt::format("CPU jobs, {} at once", jobs)},
+                                                     {t.load_s, "the load"}};
+  if (t.judge >= 0) {
+    const EvalJudge& j = config.judges[static_cast<std::size_t>(t.judge)];
+    all.emplace_back(t.judge_s, fmt::format("judge {}, {} at once", j.name, j.at_once));
+  }
+  const auto most =
+      std::max_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  Section& s = d.sections.front();
+  s.table.columns.push_back({.key = "lower_bound_with_cpus_s", .title = "lower bound with CPU jobs s", .digits = 1});
+  s.table.columns.push_back({.key = "binds"});
+  const std::vector<Cell> more{t.bound_with_cpus_s(), most->second};
+  auto& row = s.table.rows.front();
+  row.insert(row.end(), more.begin(), more.end());
+  if (plan.timeline.makespan_s > plan.baseline_s)
+    d.notes.add("worse-than-one-trial-a-dataset", Severity::warning, 1,
+                fmt::format("{:.0f} s beside {:.0f} s: metrics take {:.0f} s, {} at once", plan.timeline.makespan_s,
+                            plan.baseline_s, t.cpu_jobs_s, jobs),
+                "one trial a dataset computes metrics on the places of its GPUs: allow more metrics at once, "
+                "cpu_jobs_per_node");
+  for (const auto& [name, seconds] : plan.over_limit)
+    d.notes.add("longer-than-limit", Severity::warning, 1,
+                fmt::format("{}: {:.0f} s, limit_s = {:g}", name, seconds, config.trial.limit_s),
+                "the shortest trial of these datasets is believed to last longer than a trial may: [trial] limit_s");
+}
+
 Section no_scores() {  // of plans: an object without members
   Section s{.key = "scores", .title = "", .single = true, .table = {}};
   s.table.rows.emplace_back();
@@ -178,6 +211,7 @@ Document evals_plan_document(const EvalConfig& config, const PlannedEvals& plan)
   d.sections.push_back(gantt_section(config, plan.nodes, plan.trials, plan.timeline));
   d.sections.push_back(no_scores());
   add_notes(config, plan.believed, d);
+  add_binding(config, plan, d);
   return d;
 }
 

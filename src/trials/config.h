@@ -99,7 +99,9 @@ struct DefaultPrior {
 
 // What was measured before, one a dataset; kNotKnown where nothing was.
 struct MeasuredTimes {
-  double item_s = kNotKnown, metric_item_s = kNotKnown;
+  double item_s = kNotKnown, item_fixed_s = 0;           // item_fixed_s: of a trial, beside the start that is believed
+  double metric_item_s = kNotKnown, metric_fixed_s = 0;  // metric_fixed_s: of each job, whatever its items
+  double metric_known_items = 0;                         // > 0: only jobs of about so many items were seen
 };
 
 struct SimulateTerms {

@@ -16,6 +16,7 @@
 
 #include "base/output.h"
 #include "trials/coordinator_state.h"
+#include "trials/measured.h"
 
 namespace orrery {
 namespace {
@@ -79,10 +80,25 @@ Result<std::map<std::pair<std::string, std::string>, MeasuredTimes>> measured_ti
   if (!*store) return out;
   const auto priors = (**store).priors();
   if (!priors) return tl::unexpected(priors.error());
-  for (const auto& [key, values] : *priors)
-    for (const auto& [what, prior] : values)
-      (what == "item_s" ? out[key].item_s : out[key].metric_item_s) = prior.value;
+  for (const auto& [key, moments] : *priors) out[key] = times_of(moments);
   return out;
+}
+
+MeasuredTimes Coordinator::measured(const std::string& model, const std::string& dataset) const {
+  const auto it = priors_.find({model, dataset});
+  return it == priors_.end() ? MeasuredTimes{} : times_of(it->second);
+}
+
+Status Coordinator::remember(const std::string& model, const std::string& dataset, const std::string& kind,
+                             std::int64_t items, double seconds) {
+  auto& moments = priors_[{model, dataset}];
+  for (const auto& [what, value] : moments_of(kind, static_cast<double>(items), std::max(1e-9, seconds))) {
+    StoredPrior& mean = moments[what];
+    mean.value += (value - mean.value) * weight_of_newest(mean.count);
+    ++mean.count;
+    if (auto ok = store_.measured(model, dataset, what, value); !ok) return ok;
+  }
+  return {};
 }
 
 const EvalDataset* Coordinator::dataset(const std::string& name) const {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "trials/coordinator_state.h"
+#include "trials/measured.h"
 #include "trials/suite_counts.h"
 
 namespace orrery {
@@ -108,9 +109,9 @@ Status Coordinator::begin_metrics() {
   const auto lasts = [&](const StoredMetric& m) {
     const StoredCheckpoint* c = checkpoint(m.checkpoint);
     const EvalDataset* d = dataset(m.dataset);
-    const auto it = priors_.find({c->model, m.dataset});
-    if (it != priors_.end() && it->second.count("metric_item_s") != 0)
-      return it->second.at("metric_item_s").value * static_cast<double>(m.items);
+    const MeasuredTimes times = measured(c->model, m.dataset);
+    if (!std::isnan(times.metric_item_s))
+      return believed_metric(times, static_cast<double>(m.items), config_.trial.least_s).seconds;
     return d == nullptr || d->metric_s != d->metric_s ? config_.prior.metric_s : d->metric_s;
   };
   std::stable_sort(wanted.begin(), wanted.end(),
@@ -257,13 +258,7 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
     metric_kinds_.clear();
     metric_kinds_[""] = 1;
     const StoredCheckpoint* c = checkpoint(m.checkpoint);
-    if (result->started > 0) {
-      const double value = std::max(1e-9, (result->ended - result->started) / static_cast<double>(m.items));
-      auto& prior = priors_[{c->model, m.dataset}]["metric_item_s"];
-      prior.value = prior.count == 0 ? value : 0.5 * (prior.value + value);
-      ++prior.count;
-      return store_.measured(c->model, m.dataset, "metric_item_s", value);
-    }
+    if (result->started > 0) return remember(c->model, m.dataset, "metric", m.items, result->ended - result->started);
     return {};
   }
   if (m.state == "hopeless" && metric_kinds_.count("") == 0 &&

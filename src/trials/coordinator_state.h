@@ -31,6 +31,9 @@ class Coordinator {
  private:
   // coordinator.cc
   Status agree_on_commands();
+  MeasuredTimes measured(const std::string& model, const std::string& dataset) const;
+  Status remember(const std::string& model, const std::string& dataset, const std::string& kind, std::int64_t items,
+                  double seconds);
   Status scan();
   Status scan_model(const EvalModel& model);
   Status mark(StoredCheckpoint& c, const std::string& state, const std::string& why);
@@ -45,7 +48,7 @@ class Coordinator {
   Status look_for_outputs(StoredTrial& t, const std::optional<JobResult>& result, std::vector<StoredPiece*>& changed);
   Status end_trial(StoredTrial& t, const JobResult* result);
   Status give_up(const StoredCheckpoint& c, const EvalDataset& d, ItemRange range, const std::string& why);
-  void remember_times(const StoredTrial& t, const JobResult& r);
+  Status remember_times(const StoredTrial& t, const JobResult& r);
   std::string trial_directory(std::int64_t trial) const;
   CommandWords words_of(const StoredTrial& t, const std::vector<const StoredPiece*>& pieces) const;
   std::vector<StoredPiece*> pieces_of(std::int64_t trial, const char* state);

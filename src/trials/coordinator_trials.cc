@@ -10,6 +10,7 @@
 #include "base/output.h"
 #include "base/text_match.h"
 #include "trials/coordinator_state.h"
+#include "trials/measured.h"
 #include "trials/suite_counts.h"
 
 namespace orrery {
@@ -17,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostLost = 5;      // tries that ended without a trace, beside those that failed
+constexpr int kMostLost = 5;  // tries that ended without a trace, beside those that failed
+constexpr const char* kTimeLimit = "time limit";
 constexpr int kSameFailures = 3;  // of the same kind, and nothing has ever worked: no more are begun
 
 double changed_at(const std::string& path) {
@@ -121,6 +123,7 @@ void Coordinator::plan() {
   std::vector<std::string> fresh_names;
   std::vector<std::pair<EvalUnit, std::string>> alone;
   bool guessed = false;
+  double start_s = config_.trial.start_s;
   for (std::size_t k = 0; k < checkpoints_.size(); ++k) {
     const StoredCheckpoint& c = checkpoints_[k];
     if (c.state != "ready") continue;
@@ -129,11 +132,11 @@ void Coordinator::plan() {
       u.checkpoint = static_cast<std::int32_t>(k);
       u.item_s = d.item_s;
       double metric_s = d.metric_s;
-      if (const auto it = priors_.find({c.model, d.name}); it != priors_.end()) {
-        if (const auto m = it->second.find("item_s"); m != it->second.end()) u.item_s = m->second.value;
-        if (const auto m = it->second.find("metric_item_s"); m != it->second.end())
-          metric_s = m->second.value * static_cast<double>(d.items);
-      }
+      const MeasuredTimes times = measured(c.model, d.name);
+      const bool metric_known = !std::isnan(times.metric_item_s);
+      if (!std::isnan(times.item_s)) u.item_s = times.item_s;
+      start_s = std::max(start_s, config_.trial.start_s + times.item_fixed_s);
+      if (metric_known) metric_s = believed_metric(times, static_cast<double>(d.items), config_.trial.least_s).seconds;
       guessed = guessed || std::isnan(u.item_s);
       if (std::isnan(u.item_s)) u.item_s = config_.prior.item_s;
       if (std::isnan(metric_s)) metric_s = config_.prior.metric_s;
@@ -145,6 +148,12 @@ void Coordinator::plan() {
         u.items = range.second - range.first;
         u.prepare_s = d.prepare_s * share;
         u.metric_s = by_item(d) ? metric_s * share : metric_s;
+        if (metric_known && by_item(d)) {
+          const auto m = believed_metric(times, static_cast<double>(u.items), config_.trial.least_s);
+          u.metric_s = m.seconds;
+          u.metric_fixed_s = m.fixed_s;
+          u.metric_least_items = m.least_items;
+        }
         const bool setback = std::any_of(setbacks_.begin(), setbacks_.end(),
                                          [&](const StoredSetback& b) { return overlap(b, c.id, d.name, range); });
         if (setback) {
@@ -158,15 +167,32 @@ void Coordinator::plan() {
   }
   TrialShape shape;
   shape.gpus = static_cast<std::int64_t>(runner_.places().size());
-  shape.start_s = config_.trial.start_s;
+  shape.start_s = start_s;
   shape.least_s = config_.trial.least_s;
+  shape.limit_s = config_.trial.limit_s;
   shape.several = config_.inference.several;
   shape.error = guessed ? std::max(0.3, config_.simulate.prior_error) : config_.simulate.prior_error;
   const std::vector<EvalTrial> trials = plan_trials(fresh, shape);
   units_ = std::move(fresh);
   unit_datasets_ = std::move(fresh_names);
   for (const auto& [u, name] : alone) {
-    planned_.push_back({u.checkpoint, {{units_.size(), u.first, u.items}}});
+    // What ran into the limit is tried in halves, whatever is believed of its time.
+    std::int64_t parts = 1;
+    if (u.split) {
+      const ItemRange range{u.first, u.first + u.items};
+      for (const StoredSetback& b : setbacks_)
+        if (b.kind == kTimeLimit && overlap(b, checkpoints_[static_cast<std::size_t>(u.checkpoint)].id, name, range))
+          parts = std::min<std::int64_t>(2 * parts, u.items);
+    }
+    std::vector<EvalTrial> own;
+    for (std::int64_t i = 0; i < parts; ++i)
+      own.push_back(
+          {u.checkpoint, {{0, u.first + u.items * i / parts, u.items * (i + 1) / parts - u.items * i / parts}}});
+    keep_below_limit({u}, shape, own);
+    for (EvalTrial& t : own) {
+      for (TrialPiece& p : t.pieces) p.unit = units_.size();
+      planned_.push_back(std::move(t));
+    }
     units_.push_back(u);
     unit_datasets_.push_back(name);
   }
@@ -446,7 +472,7 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     t.why = "it was told to stop";
     counts = false;
   } else if (result->timed_out) {
-    t.kind = "time limit";
+    t.kind = kTimeLimit;
     t.why = fmt::format("it ran longer than {:g} s", config_.trial.limit_s);
   } else if (!result->exit.good()) {
     const FailureCause cause = hooks_.cause ? hooks_.cause(trial_directory(t.id) + "/out.log") : FailureCause{};
@@ -458,7 +484,8 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     if (t.why.empty()) t.why = "it ended well without outputs of " + left.front()->dataset;
   }
   t.state = t.kind.empty() ? "ended" : result == nullptr || t.kind == "stopped" ? "lost" : "failed";
-  if (t.kind.empty() && result != nullptr) remember_times(t, *result);
+  if (t.kind.empty() && result != nullptr)
+    if (auto ok = remember_times(t, *result); !ok) return ok;
 
   const StoredCheckpoint* c = checkpoint(t.checkpoint);
   if (t.kind == "no model" && !fs::exists(c->path))
@@ -506,19 +533,15 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
 }
 
 // What a trial that ended well says of times: between the outputs where they appear one by one, else in proportion.
-void Coordinator::remember_times(const StoredTrial& t, const JobResult& r) {
+Status Coordinator::remember_times(const StoredTrial& t, const JobResult& r) {
   const StoredCheckpoint* c = checkpoint(t.checkpoint);
   std::vector<const StoredPiece*> mine;
   for (const StoredPiece& p : pieces_)
     if (p.trial == t.id && p.state == "dumped") mine.push_back(&p);
-  if (mine.empty() || c == nullptr) return;
+  if (mine.empty() || c == nullptr) return {};
   std::sort(mine.begin(), mine.end(), [](const StoredPiece* a, const StoredPiece* b) { return a->ended < b->ended; });
   const auto keep = [&](const StoredPiece& p, double seconds) {
-    const double value = std::max(1e-9, seconds / static_cast<double>(p.items));
-    auto& prior = priors_[{c->model, p.dataset}]["item_s"];
-    prior.value = prior.count == 0 ? value : 0.5 * (prior.value + value);
-    ++prior.count;
-    (void)store_.measured(c->model, p.dataset, "item_s", value);
+    return remember(c->model, p.dataset, "item", p.items, seconds);
   };
   // The command may say when it has begun with the items: a file "started" beside its outputs.
   const double said = changed_at(trial_directory(t.id) + "/outputs/started");
@@ -527,23 +550,27 @@ void Coordinator::remember_times(const StoredTrial& t, const JobResult& r) {
     double from = begin;
     for (const StoredPiece* p : mine) {
       // Where the start is only believed, the first piece says little.
-      if (said > r.started || p != mine.front() || mine.size() == 1) keep(*p, p->ended - from);
+      if (said > r.started || p != mine.front() || mine.size() == 1)
+        if (auto ok = keep(*p, p->ended - from); !ok) return ok;
       from = p->ended;
     }
-    return;
+    return {};
   }
   double believed = 0;
   const auto item_s = [&](const StoredPiece& p) {
-    const auto it = priors_.find({c->model, p.dataset});
-    if (it != priors_.end() && it->second.count("item_s") != 0) return it->second.at("item_s").value;
+    if (const MeasuredTimes times = measured(c->model, p.dataset); !std::isnan(times.item_s)) return times.item_s;
     const EvalDataset* d = dataset(p.dataset);
     return d == nullptr || std::isnan(d->item_s) ? config_.prior.item_s : d->item_s;
   };
   for (const StoredPiece* p : mine) believed += item_s(*p) * static_cast<double>(p->items);
   const double took = std::max(0.0, r.ended - begin);
+  std::vector<double> seconds;  // by what was believed before
   for (const StoredPiece* p : mine)
-    keep(*p, believed > 0 ? took * item_s(*p) * static_cast<double>(p->items) / believed
-                          : took / static_cast<double>(mine.size()));
+    seconds.push_back(believed > 0 ? took * item_s(*p) * static_cast<double>(p->items) / believed
+                                   : took / static_cast<double>(mine.size()));
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    if (auto ok = keep(*mine[i], seconds[i]); !ok) return ok;
+  return {};
 }
 
 }  // namespace orrery

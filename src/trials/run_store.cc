@@ -290,7 +290,7 @@ Status RunStore::settle(const StoredMetric& m, const Scores& scores) {
 Status RunStore::measured(const std::string& model, const std::string& dataset, const std::string& what, double value) {
   Statement s(store_.get(),
               "INSERT INTO prior VALUES(?1, ?2, ?3, ?4, 1, ?5) ON CONFLICT(model, dataset, what) DO UPDATE SET "
-              "value = 0.5 * value + 0.5 * ?4, count = count + 1, at = ?5");
+              "value = value + (?4 - value) * max(1.0 / (count + 1), 0.0625), count = count + 1, at = ?5");
   s.bind(1, std::string_view(model)).bind(2, std::string_view(dataset)).bind(3, std::string_view(what));
   s.bind(4, value).bind(5, unix_now());
   return s.done() ? Status() : store_.trouble();

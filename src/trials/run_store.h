@@ -50,7 +50,7 @@ struct StoredMetric {
 };
 
 struct StoredPrior {
-  double value = 0;  // seconds: an item of inference; the metric of an item
+  double value = 0;
   std::int64_t count = 0;
 };
 
@@ -72,7 +72,7 @@ class RunStore {
   Result<std::vector<StoredSetback>> setbacks();
   Result<std::vector<StoredMetric>> metrics();
   Result<std::map<std::int64_t, Scores>> scores();  // of each metric
-  // (model, dataset) -> "item_s", "metric_item_s" -> measured
+  // (model, dataset) -> name of the mean (measured.h) -> its value
   Result<std::map<std::pair<std::string, std::string>, std::map<std::string, StoredPrior>>> priors();
 
   Status add(StoredCheckpoint& c);
@@ -88,7 +88,7 @@ class RunStore {
   Status add(StoredMetric& m);
   Status update(const StoredMetric& m);
   Status settle(const StoredMetric& m, const Scores& scores);  // with its scores, all or none
-  // A measurement: half of the prior is what was measured last.
+  // A measurement, into the mean of that name: weight_of_newest() (measured.h).
   Status measured(const std::string& model, const std::string& dataset, const std::string& what, double value);
 
  private:
