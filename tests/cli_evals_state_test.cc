@@ -124,5 +124,83 @@ TEST(CliEvalsState, APlanRefusesWhatARunWouldRefuse) {
   }
 }
 
+TEST(CliEvalsState, AMemoryThatIsFullForAMomentIsWaitedFor) {
+  Evaluation e;  // one copy fits, two do not
+  e.plain(4, 10);
+  fs::create_directories(e.dir / "checkpoints/step-2");
+  write_text(e.dir / "checkpoints/step-2/weights", std::string(100'000, 'v'));
+  e.cluster += "shared_memory_gb = 0.00015\nwhen_full = \"stop\"\n";
+  write_text(e.dir / "hang-d1", "");
+  ChildTerms terms;
+  terms.argv = {ORRERY_BINARY, "evals", "run", e.config(), "--json"};
+  terms.output = e.dir / "out";
+  terms.errors = e.dir / "err";
+  const auto child = start_child(terms);
+  ASSERT_TRUE(child);
+  std::this_thread::sleep_for(std::chrono::seconds(3));  // three GPUs are free for the other checkpoint
+  EXPECT_FALSE(wait_child(*child, 0.1));
+  fs::remove(e.dir / "hang-d1");
+  const auto exit = wait_child(*child, 120);
+  ASSERT_TRUE(exit);
+  const Json d = Json::parse(read_file(e.dir / "out"));
+  EXPECT_EQ(exit->status, 0) << d.dump(1);
+  EXPECT_EQ(d["scored"], 8);
+}
+
+TEST(CliEvalsState, AMemoryThatIsTooSmallSaysSo) {
+  Evaluation e;
+  e.plain(2, 10);
+  e.cluster += "shared_memory_gb = 0.00005\nwhen_full = \"stop\"\n";
+  const Json d = e.answer(1);
+  EXPECT_NE(d["results"][0]["why"].get<std::string>().find("no room for 0.0001 GB"), std::string::npos) << d["results"];
+  EXPECT_NE(d["results"][0]["why"].get<std::string>().find("5e-05 GB are allowed (shared_memory_gb)"),
+            std::string::npos)
+      << d["results"];
+}
+
+TEST(CliEvalsState, ReasonsAreWholeAndSaidOnce) {
+  Evaluation e;
+  e.plain(3, 20);
+  e.trial += "retries = 0\n";
+  const std::string odd = "the tokenizer of this thing is not the one that the weights were trained with, dear reader";
+  for (const char* d : {"d1", "d2"}) write_text(e.dir / (std::string("fail-") + d), "starting\n" + odd + "\n\n");
+  fs::create_directories(e.dir / "checkpoints/step-2");
+  const Json d = e.answer(1, "--csv '" + (e.dir / "csv") + "'");
+  const std::string why = d["results"][0]["why"];
+  EXPECT_EQ(why.rfind("exit status 1: " + odd + " (log: " + (e.dir / "state/jobs/trial-"), 0), 0u) << why;
+  EXPECT_EQ(why.find("exit status 1", 5), std::string::npos) << why;
+  EXPECT_EQ(read_file(why.substr(why.find("log: ") + 5, why.size() - why.find("log: ") - 6)),
+            "starting\n" + odd + "\n\n");
+  for (const auto& n : d["notes"])
+    if (n["name"] == "dataset-failed") {
+      EXPECT_EQ(n["count"], 2);
+      EXPECT_NE(n["first"].get<std::string>().find("; also d2 of step-1"), std::string::npos) << n;
+    }
+  ASSERT_EQ(d["checkpoints"].size(), 2u);
+  EXPECT_EQ(d["checkpoints"][1]["checkpoint"], "step-2");
+  EXPECT_EQ(d["checkpoints"][1]["state"], "incomplete");
+  EXPECT_EQ(d["checkpoints"][1]["why"], "has no file");
+  EXPECT_NE(read_file(e.dir / "csv/checkpoints.csv").find("step-2"), std::string::npos);
+  EXPECT_NE(read_file(e.dir / "csv/results.csv").find(odd), std::string::npos);
+  const Outcome people = orrery("evals run '" + e.config() + "'");
+  EXPECT_NE(people.out.find(odd), std::string::npos) << people.out;
+}
+
+TEST(CliEvalsState, APageHasTheRunAsAChartAndPausesAreNotCounted) {
+  Evaluation e;
+  e.plain(2, 20);
+  const double first = e.answer(0, "--html '" + (e.dir / "p.html") + "'")["makespan_s"];
+  const std::string page = read_file(e.dir / "p.html");
+  EXPECT_NE(page.find("<svg"), std::string::npos);
+  EXPECT_NE(page.find("node0 GPU 0"), std::string::npos);
+  EXPECT_NE(page.find("metric job 1"), std::string::npos);
+  std::this_thread::sleep_for(std::chrono::seconds(6));
+  fs::create_directories(e.dir / "checkpoints/step-2");
+  write_text(e.dir / "checkpoints/step-2/weights", "v");
+  const double both = e.answer()["makespan_s"];
+  EXPECT_GT(both, first);
+  EXPECT_LT(both, first + 6) << "nobody ran in between";
+}
+
 }  // namespace
 }  // namespace orrery::test

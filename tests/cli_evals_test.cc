@@ -38,6 +38,24 @@ TEST(CliEvals, PlanAnswersTheContract) {
   EXPECT_EQ(items["summaries"], 200);
 }
 
+TEST(CliEvals, AScheduleFitsTheTerminal) {
+  for (const int columns : {50, 70, 200}) {
+    const Outcome o = shell("COLUMNS=" + std::to_string(columns) + " \"$orrery\" evals plan samples/evals.toml");
+    ASSERT_EQ(o.status, 0) << o.err;
+    const std::string gantt = o.out.substr(o.out.find("Schedule"));
+    std::size_t lanes = 0;
+    std::istringstream in(gantt);
+    for (std::string line; std::getline(in, line);) {
+      if (line.rfind("  node ", 0) != 0) continue;
+      ++lanes;
+      EXPECT_LE(line.size(), static_cast<std::size_t>(columns)) << line;
+      EXPECT_EQ(line.find(".."), std::string::npos) << "cut: " << line;
+      EXPECT_EQ(line.back() == '#' || line.back() == '=', true) << line;
+    }
+    EXPECT_EQ(lanes, 4u);
+  }
+}
+
 TEST(CliEvals, PlanSaysWhatBinds) {
   const TempDir dir;
   const auto plan = [&](const std::string& cluster, const std::string& more) {

@@ -69,6 +69,11 @@ double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+std::string reason_text(const std::string& kind, const std::string& why) {
+  if (why.empty() || kind == why) return kind;
+  return why.rfind(kind + ":", 0) == 0 ? why : kind + ": " + why;
+}
+
 std::string state_directory(const EvalConfig& config) {
   return fs::absolute(fs::path(config.directory) / config.state).lexically_normal().string();
 }
@@ -396,6 +401,7 @@ EvalOutcome Coordinator::outcome() const {
     }
   for (const auto& [key, seen] : waiting_) {
     o.complete = false;
+    o.incomplete.push_back({0, key.first, key.second, "", "", 0, "incomplete", seen.why});
     o.notes.add("checkpoint-incomplete", Severity::data_loss, 1, key.second + ": " + seen.why,
                 "it was not evaluated: run again when it is complete");
   }

@@ -224,7 +224,9 @@ Result<FoundScores> Coordinator::read_scores(const StoredMetric& m) const {
 }
 
 Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
-  m.ended = result && result->ended > 0 ? result->ended : unix_seconds();
+  m.ended = result && result->ended > 0 ? result->ended
+            : result == nullptr         ? last_seen(metric_directory(m.id), m.begun)
+                                        : unix_seconds();
   bool again = true;
   Scores scores;
   if (result == nullptr) {
@@ -240,9 +242,10 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
     m.kind = "time limit";
     m.why = fmt::format("the metric ran longer than {:g} s", config_.metric.limit_s);
   } else if (!result->exit.good()) {
-    const FailureCause cause = hooks_.cause ? hooks_.cause(metric_directory(m.id) + "/out.log") : FailureCause{};
+    const std::string log = metric_directory(m.id) + "/out.log";
+    const FailureCause cause = hooks_.cause ? hooks_.cause(log) : FailureCause{};
     m.kind = cause.reason.empty() ? describe(result->exit) : cause.reason;
-    m.why = cause.line.empty() ? describe(result->exit) : cause.line;
+    m.why = fmt::format("{} (log: {})", cause.line.empty() ? "it said nothing" : cause.line, log);
     again = cause.again;
   } else if (auto read = read_scores(m); read) {
     scores = std::move(read->scores);
@@ -263,7 +266,7 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
   }
   if (m.state == "hopeless" && metric_kinds_.count("") == 0 &&
       (m.kind == "cannot start" || ++metric_kinds_[m.kind] >= kSameFailures))
-    metrics_hopeless_ = m.kind + ": " + m.why;
+    metrics_hopeless_ = reason_text(m.kind, m.why);
   return {};
 }
 
@@ -277,7 +280,7 @@ ScoredDataset Coordinator::standing(const StoredCheckpoint& c, const EvalDataset
   for (const StoredMetric& m : metrics_) {
     if (m.checkpoint != c.id || m.dataset != d.name) continue;
     if (m.state != "ended") {
-      if (!m.why.empty()) metric_why = m.kind + ": " + m.why;
+      if (!m.why.empty()) metric_why = reason_text(m.kind, m.why);
       continue;
     }
     s.scored_items += m.items;

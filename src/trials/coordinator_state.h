@@ -16,6 +16,8 @@
 
 namespace orrery {
 
+double unix_seconds();
+
 class Coordinator {
  public:
   Coordinator(const EvalConfig& config, TrialRunner& runner, const EvalHooks& hooks, RunStore store, std::string state)
@@ -49,6 +51,8 @@ class Coordinator {
   Status end_trial(StoredTrial& t, const JobResult* result);
   Status give_up(const StoredCheckpoint& c, const EvalDataset& d, ItemRange range, const std::string& why);
   Status remember_times(const StoredTrial& t, const JobResult& r);
+  double waited_for_room(std::int64_t checkpoint);
+  double last_seen(const std::string& directory, double begun) const;
   std::string trial_directory(std::int64_t trial) const;
   CommandWords words_of(const StoredTrial& t, const std::vector<const StoredPiece*>& pieces) const;
   std::vector<StoredPiece*> pieces_of(std::int64_t trial, const char* state);
@@ -106,6 +110,8 @@ class Coordinator {
   std::deque<EvalTrial> planned_;
   bool replan_ = true;
   double last_scan_ = 0;
+  const double opened_ = unix_seconds();
+  std::map<std::int64_t, double> waits_for_room_;                   // checkpoint -> since when
   std::map<std::pair<std::int64_t, std::string>, CopyLock> holds_;  // (checkpoint, node)
   std::map<std::string, std::pair<std::uintmax_t, double>> sizes_;  // of outputs that are not made whole
   std::string hopeless_;                                            // why no trial is begun any more
@@ -114,7 +120,5 @@ class Coordinator {
   std::map<std::string, int> metric_kinds_;
   int refused_starts_ = 0;
 };
-
-double unix_seconds();
 
 }  // namespace orrery

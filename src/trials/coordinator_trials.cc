@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr int kMostLost = 5;  // tries that ended without a trace, beside those that failed
 constexpr const char* kTimeLimit = "time limit";
+constexpr const char* kNoRoomYet = "no room yet";
 constexpr int kSameFailures = 3;  // of the same kind, and nothing has ever worked: no more are begun
 
 double changed_at(const std::string& path) {
@@ -250,6 +251,10 @@ Status Coordinator::dispatch() {
     plan();
     if (auto ok = keep_words_short(); !ok) return ok;
   }
+  // A checkpoint that waits for room comes last: what holds the room must end first.
+  std::stable_partition(planned_.begin(), planned_.end(), [&](const EvalTrial& t) {
+    return waits_for_room_.count(checkpoints_[static_cast<std::size_t>(t.checkpoint)].id) == 0;
+  });
   std::vector<JobPlace> free = runner_.places();
   const std::vector<JobPlace> all = free;
   for (const StoredTrial& t : trials_) {
@@ -442,10 +447,24 @@ Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResu
   return {};
 }
 
+double Coordinator::waited_for_room(std::int64_t checkpoint) {
+  return unix_seconds() - waits_for_room_.try_emplace(checkpoint, unix_seconds()).first->second;
+}
+
+// When a job that left no result was last heard of: it may have ended long before anybody looked.
+double Coordinator::last_seen(const std::string& directory, double begun) const {
+  if (begun >= opened_) return unix_seconds();
+  double seen = begun;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
+    seen = std::max(seen, changed_at(it->path().string()));
+  return std::min(seen, unix_seconds());
+}
+
 Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
   std::vector<StoredPiece*> changed;
   if (auto ok = look_for_outputs(t, result ? std::optional(*result) : std::nullopt, changed); !ok) return ok;
-  t.ended = result ? result->ended : unix_seconds();
+  t.ended = result ? result->ended : last_seen(trial_directory(t.id), t.begun);
   if (!runner_.local()) t.node = runner_.node_of(trial_directory(t.id));
   if (result) {
     t.loaded = result->started;
@@ -463,6 +482,10 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     t.kind = "lost";
     t.why = "its process or its node is gone";
     counts = false;
+  } else if (result->no_room_yet && waited_for_room(t.checkpoint) < config_.trial.limit_s) {
+    t.kind = kNoRoomYet;
+    t.why = result->error;
+    counts = false;
   } else if (!result->error.empty()) {
     t.kind = result->cannot_start ? "cannot start" : result->no_model ? "no model" : "no result";
     t.why = result->error;
@@ -475,15 +498,19 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     t.kind = kTimeLimit;
     t.why = fmt::format("it ran longer than {:g} s", config_.trial.limit_s);
   } else if (!result->exit.good()) {
-    const FailureCause cause = hooks_.cause ? hooks_.cause(trial_directory(t.id) + "/out.log") : FailureCause{};
+    const std::string log = trial_directory(t.id) + "/out.log";
+    const FailureCause cause = hooks_.cause ? hooks_.cause(log) : FailureCause{};
     t.kind = cause.reason.empty() ? describe(result->exit) : cause.reason;
-    t.why = cause.line.empty() ? describe(result->exit) : cause.line;
+    t.why = fmt::format("{} (log: {})", cause.line.empty() ? "it said nothing" : cause.line, log);
     again = cause.again;
   } else if (!left.empty()) {
     t.kind = "no outputs";
     if (t.why.empty()) t.why = "it ended well without outputs of " + left.front()->dataset;
   }
-  t.state = t.kind.empty() ? "ended" : result == nullptr || t.kind == "stopped" ? "lost" : "failed";
+  t.state = t.kind.empty()                                                     ? "ended"
+            : result == nullptr || t.kind == "stopped" || t.kind == kNoRoomYet ? "lost"
+                                                                               : "failed";
+  if (result != nullptr && !result->load_from.empty()) waits_for_room_.erase(t.checkpoint);
   if (t.kind.empty() && result != nullptr)
     if (auto ok = remember_times(t, *result); !ok) return ok;
 
@@ -497,7 +524,7 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
   for (std::size_t i = 0; i < left.size(); ++i) {
     left[i]->state = "released";
     changed.push_back(left[i]);
-    if (t.kind == "not begun" || t.kind == "stopped") continue;
+    if (t.kind == "not begun" || t.kind == "stopped" || t.kind == kNoRoomYet) continue;
     if (one_by_one && i > 0) continue;
     const bool sure = one_by_one || left.size() == 1;
     setbacks.push_back({t.checkpoint, left[i]->first, left[i]->items, t.gpu, t.id, counts && sure, left[i]->dataset,
@@ -520,12 +547,12 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     const bool over = tries(true) > config_.trial.retries || tries(false) > kMostLost || (!again && sure);
     const EvalDataset* d = dataset(b.dataset);
     if (!over || d == nullptr) continue;
-    if (auto ok = give_up(*c, *d, range, t.kind + ": " + t.why); !ok) return ok;
+    if (auto ok = give_up(*c, *d, range, reason_text(t.kind, t.why)); !ok) return ok;
   }
   // The same failure over and over and never anything good: the command or the model is at fault, not the trials.
   if (!t.kind.empty() && counts && kinds_.count("") == 0) {
     const int same = ++kinds_[t.kind];
-    if (t.kind == "cannot start" || (!again && same >= kSameFailures)) hopeless_ = t.kind + ": " + t.why;
+    if (t.kind == "cannot start" || (!again && same >= kSameFailures)) hopeless_ = reason_text(t.kind, t.why);
     if (t.kind == "no model" && !config_.cluster.storage_when_full && fs::exists(c->path)) hopeless_ = t.why;
     if (!hopeless_.empty()) replan_ = true;
   }
