@@ -71,6 +71,7 @@ TEST(EvalsMeasured, RepeatedCheckpointsDoNotChangeThePieces) {
       SCOPED_TRACE(std::to_string(least_s) + " " + std::to_string(believed));
       const auto counts = pieces_of_twelve(1, 0, believed, least_s);  // a metric that sleeps a second
       for (std::size_t i = 4; i < counts.size(); ++i) EXPECT_EQ(counts[i], counts[3]);
+      for (const std::size_t n : counts) EXPECT_LE(n, 2 * counts.front()) << "one step at a time";
       EXPECT_LE(counts.back(), counts.front());
       EXPECT_LE(counts.back(), 4u);
     }

@@ -45,9 +45,12 @@ BelievedMetric believed_metric(const MeasuredTimes& times, double items, double 
   BelievedMetric m;
   m.fixed_s = times.metric_fixed_s;
   m.seconds = m.fixed_s + times.metric_item_s * items;
-  // Smaller pieces than were seen may take as long: only where much could be won it is worth trying.
-  if (times.metric_known_items > 0 && times.metric_known_items * times.metric_item_s < least_s)
-    m.least_items = std::max<std::int64_t>(1, std::llround(times.metric_known_items));
+  // Smaller pieces than were seen may take as long: where something could be won, halves are tried, and then it is
+  // known.
+  if (times.metric_known_items > 0) {
+    const bool worth_it = times.metric_known_items * times.metric_item_s >= least_s;
+    m.least_items = std::max<std::int64_t>(1, std::llround(times.metric_known_items * (worth_it ? 0.5 : 1)));
+  }
   return m;
 }
 
