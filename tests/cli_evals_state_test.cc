@@ -202,5 +202,22 @@ TEST(CliEvalsState, APageHasTheRunAsAChartAndPausesAreNotCounted) {
   EXPECT_LT(both, first + 6) << "nobody ran in between";
 }
 
+// 40 items last 1.6 s, the limit is 1 s, and 4 ms were believed.
+TEST(CliEvalsState, WhatRanIntoTheLimitIsTriedInHalves) {
+  Evaluation e;
+  e.datasets = {"name = \"d1\"\nitems = 40\nitem_s = 0.0001\n"};
+  e.trial = "start_s = 0\nleast_s = 0.1\nlimit_s = 1\n";
+  write_text(e.dir / "infer.sh", R"(shift
+for o in "$@"; do
+  name=$(basename "$o" .out); sleep $(awk -v n=${name##*-} 'BEGIN {print 0.04 * n}')
+  echo "$name" > "$o.tmp"; mv "$o.tmp" "$o"
+done
+)");
+  const Json d = e.answer();
+  expect_scored_once(d, "step-1", 1, 40);
+  EXPECT_EQ(d["trials"][0]["kind"], "time limit");
+  EXPECT_GE(d["trials"].size(), 3u);
+}
+
 }  // namespace
 }  // namespace orrery::test
