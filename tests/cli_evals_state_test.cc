@@ -219,5 +219,22 @@ done
   EXPECT_GE(d["trials"].size(), 3u);
 }
 
+// The most metrics that run at the same time.
+TEST(CliEvalsState, IdleGpusTakeMetricsWhereTheyMay) {
+  for (const bool may : {false, true}) {
+    Evaluation e;
+    e.plain(4, 10);
+    e.cluster = std::string("gpus_per_node = 4\ncpu_jobs_per_node = 1\n") + (may ? "metrics_on_gpus = true\n" : "");
+    e.metric = "command = [\"sh\", \"m.sh\"]\n";  // ends when three run, or after a while
+    write_text(e.dir / "m.sh", R"(touch running.$$; i=0
+while test $(ls | grep -c '^running') -lt 3 && test $i -lt 12; do sleep 0.1; i=$((i + 1)); done
+ls | grep -c '^running' >> most; sleep 0.2; rm running.$$; echo 1
+)");
+    EXPECT_EQ(e.answer()["scored"], 4);
+    const std::vector<std::string> most = e.lines("most");
+    EXPECT_EQ(*std::max_element(most.begin(), most.end()) > "1", may);
+  }
+}
+
 }  // namespace
 }  // namespace orrery::test

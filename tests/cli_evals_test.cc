@@ -74,6 +74,12 @@ TEST(CliEvals, PlanSaysWhatBinds) {
   EXPECT_LT(d["lower_bound_s"], 600) << "of load, GPUs and the longest dataset alone";
   EXPECT_GE(d["makespan_s"], d["lower_bound_with_cpus_s"]);
   EXPECT_NE(d["notes"].dump().find("worse-than-one-trial-a-dataset"), std::string::npos) << d["notes"];
+  const double bound = d["lower_bound_with_cpus_s"];
+  d = plan("cpu_jobs_per_node = 1\nmetrics_on_gpus = true\n", datasets);
+  EXPECT_GE(d["gain"], 1) << "as one trial a dataset does it";
+  EXPECT_LT(d["lower_bound_with_cpus_s"], bound);
+  EXPECT_GE(d["makespan_s"], d["lower_bound_with_cpus_s"]);
+  EXPECT_EQ(d["notes"].dump().find("worse-than-one-trial-a-dataset"), std::string::npos) << d["notes"];
   d = plan("cpu_jobs_per_node = 16\n", datasets);
   EXPECT_EQ(d["notes"].dump().find("worse-than-one-trial-a-dataset"), std::string::npos);
   EXPECT_GE(d["gain"], 1);

@@ -170,10 +170,11 @@ void add_binding(const EvalConfig& config, const PlannedEvals& plan, Document& d
   const MakespanTerms& t = plan.terms;
   const std::int64_t gpus = plan.nodes * config.cluster.gpus_per_node;
   const std::int64_t jobs = plan.nodes * config.cluster.cpu_jobs_per_node;
-  std::vector<std::pair<double, std::string>> all = {{t.gpus_s, fmt::format("{} GPUs", gpus)},
-                                                     {t.longest_s, "the longest dataset that cannot be split"},
-                                                     {t.cpu_jobs_s, fmt::format("CPU jobs, {} at once", jobs)},
-                                                     {t.load_s, "the load"}};
+  std::vector<std::pair<double, std::string>> all = {
+      {t.gpus_s, fmt::format("{} GPUs", gpus)},
+      {t.longest_s, "the longest dataset that cannot be split"},
+      {t.cpu_jobs_s, fmt::format("CPU jobs, {} at once{}", jobs, config.cluster.metrics_on_gpus ? " beside GPUs" : "")},
+      {t.load_s, "the load"}};
   if (t.judge >= 0) {
     const EvalJudge& j = config.judges[static_cast<std::size_t>(t.judge)];
     all.emplace_back(t.judge_s, fmt::format("judge {}, {} at once", j.name, j.at_once));
@@ -191,7 +192,7 @@ void add_binding(const EvalConfig& config, const PlannedEvals& plan, Document& d
                 fmt::format("{:.0f} s beside {:.0f} s: metrics take {:.0f} s, {} at once", plan.timeline.makespan_s,
                             plan.baseline_s, t.cpu_jobs_s, jobs),
                 "one trial a dataset computes metrics on the places of its GPUs: allow more metrics at once, "
-                "cpu_jobs_per_node");
+                "cpu_jobs_per_node, or on those places, metrics_on_gpus = true");
   for (const auto& [name, seconds] : plan.over_limit)
     d.notes.add("longer-than-limit", Severity::warning, 1,
                 fmt::format("{}: {:.0f} s, limit_s = {:g}", name, seconds, config.trial.limit_s),

@@ -55,6 +55,7 @@ struct Reader {
         .whole("nodes", c.nodes, 1, 10'000)
         .whole("gpus_per_node", c.gpus_per_node, 1, 1024)
         .whole("cpu_jobs_per_node", c.cpu_jobs_per_node, 1, 4096)
+        .flag("metrics_on_gpus", c.metrics_on_gpus)
         .number("link_gbit_per_s", c.link_gbit_per_s, 1e-6, 1e6)
         .text("shared_memory", c.shared_memory)
         .number("shared_memory_gb", c.shared_memory_gb, 0, 1e6)

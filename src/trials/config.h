@@ -65,7 +65,8 @@ enum class RunsOn : std::uint8_t { local, slurm, steps };  // this machine; arra
 struct EvalCluster {
   RunsOn runs = RunsOn::local;
   std::int64_t nodes = 1, gpus_per_node = 1, cpu_jobs_per_node = 4;
-  double link_gbit_per_s = 25;             // of a node to storage
+  bool metrics_on_gpus = false;  // when no trial is left for a GPU, its place may run a metric beside the CPU jobs
+  double link_gbit_per_s = 25;   // of a node to storage
   std::string shared_memory = "/dev/shm";  // where a node keeps a model
   double shared_memory_gb = 0;             // at most so much of it; 0 = what is free
   bool storage_when_full = true;  // a model that does not fit is read from storage by each trial; else an error

@@ -116,7 +116,10 @@ Status Coordinator::begin_metrics() {
   };
   std::stable_sort(wanted.begin(), wanted.end(),
                    [&](std::size_t a, std::size_t b) { return lasts(metrics_[a]) > lasts(metrics_[b]); });
-  const std::int64_t most = config_.cluster.nodes * config_.cluster.cpu_jobs_per_node;
+  std::int64_t most = config_.cluster.nodes * config_.cluster.cpu_jobs_per_node;
+  if (config_.cluster.metrics_on_gpus && planned_.empty() && !replan_)
+    most += static_cast<std::int64_t>(runner_.places().size()) -
+            std::count_if(trials_.begin(), trials_.end(), [](const StoredTrial& t) { return t.state == "started"; });
   std::vector<JobStart> starts;
   std::vector<std::size_t> rows;
   for (const std::size_t i : wanted) {

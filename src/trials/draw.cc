@@ -116,6 +116,7 @@ SimCluster cluster_of(const EvalConfig& config, std::int64_t nodes) {
   c.nodes = nodes;
   c.gpus_per_node = config.cluster.gpus_per_node;
   c.cpu_jobs = nodes * config.cluster.cpu_jobs_per_node;
+  c.metrics_on_gpus = config.cluster.metrics_on_gpus;
   c.link_bytes_per_s = config.cluster.link_gbit_per_s * 1e9 / 8;
   for (const EvalModel& m : config.models) c.model_bytes.push_back(std::isnan(m.size_gb) ? 0 : m.size_gb * 1e9);
   c.start_s = config.trial.start_s;
@@ -147,6 +148,10 @@ PlannedEvals plan_evals(const EvalConfig& config, BelievedUnits believed) {
   out.baseline_s = simulate_trials(one_trial_a_unit(units), units, cluster, kBaseline).makespan_s;
   out.size_partitioner_s = simulate_trials(size_partition(units), units, cluster, kSizePartitioner).makespan_s;
   out.terms = makespan_terms(units, shape.gpus, cluster.cpu_jobs, cluster.judge_at_once, load_seconds(cluster));
+  if (cluster.metrics_on_gpus) {  // places of both kinds share what inference leaves of them
+    const double gpus = static_cast<double>(shape.gpus), jobs = static_cast<double>(cluster.cpu_jobs);
+    out.terms.cpu_jobs_s = (out.terms.gpus_s * gpus + out.terms.cpu_jobs_s * jobs) / (gpus + jobs);
+  }
   out.bound_s = out.terms.bound_s();
   if (out.timeline.makespan_s > out.baseline_s) {
     // Where CPU jobs are scarce the order of metrics decides: one trial a dataset may be the better one here too.

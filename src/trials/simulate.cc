@@ -100,6 +100,10 @@ class Simulation {
       span.start_s = now_;
       load(gpu);
     }
+    if (!cluster_.metrics_on_gpus || policy_.metrics != SimMetrics::on_cpu || next_ < trials_.size()) return;
+    for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu)
+      if (gpus_[gpu] == kNoTrial && given_.insert(gpu).second)
+        free_lanes_.insert(static_cast<std::int32_t>(cluster_.cpu_jobs + static_cast<std::int64_t>(gpu)));
   }
 
   void load(std::size_t gpu) {
@@ -232,6 +236,7 @@ class Simulation {
   std::uint64_t ids_ = 0;
   std::size_t next_ = 0, ended_ = 0;
   std::vector<std::size_t> gpus_;      // the trial on each
+  std::set<std::size_t> given_;        // GPUs whose places became lanes
   std::vector<Link> links_;            // of each node
   std::set<std::int32_t> free_lanes_;  // of CPU jobs
   std::vector<std::int64_t> judges_;
