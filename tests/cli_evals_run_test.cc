@@ -380,7 +380,7 @@ done
 )");
   write_text(e.dir / "bin/lm-eval", R"(#!/bin/sh
 while test $# -gt 0; do
-  case $1 in --tasks) tasks=$2;; --output_path) out=$2;; --samples) echo "$2" >> samples;; esac; shift
+  case $1 in --tasks) tasks=$2;; --output_path) out=$2;; --samples) cat "$2" >> samples;; esac; shift
 done
 mkdir -p $out/m; echo '{"results": {' > $out/m/results_2026.json
 for t in $(echo $tasks | tr , ' '); do echo "\"$t\": {\"acc,none\": 0.25, \"alias\": \"x\"}," >> $out/m/results_2026.json; done

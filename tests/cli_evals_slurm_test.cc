@@ -104,6 +104,17 @@ TEST_F(CliEvalsSlurm, KilledAndStartedAgainWhileJobsRun) {
   for (const auto& node : fs::directory_iterator(e_.dir / "memory")) ADD_FAILURE() << "left behind: " << node.path();
 }
 
+// Slurm goes on knowing the jobs of the first one.
+TEST_F(CliEvalsSlurm, AStateThatIsDeletedAndBegunAgainHasJobsOfItsOwn) {
+  e_.plain(2, 40);
+  ended(begin(), 0);
+  fs::remove_all(e_.dir / "state");
+  fs::remove(e_.dir / "out");
+  Json d = ended(begin(), 0);
+  expect_scored_once(d, "step-1", 2, 40);
+  for (const Json& t : d["trials"]) EXPECT_EQ(t["state"], "ended") << t;
+}
+
 TEST_F(CliEvalsSlurm, StepsOfAnAllocation) {
   e_.cluster =
       "runs = \"steps\"\nnodes = 2\ngpus_per_node = 2\ncpu_jobs_per_node = 2\n"

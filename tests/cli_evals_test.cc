@@ -38,6 +38,62 @@ TEST(CliEvals, PlanAnswersTheContract) {
   EXPECT_EQ(items["summaries"], 200);
 }
 
+TEST(CliEvals, AScheduleFitsTheTerminal) {
+  for (const int columns : {50, 70, 200}) {
+    const Outcome o = shell("COLUMNS=" + std::to_string(columns) + " \"$orrery\" evals plan samples/evals.toml");
+    ASSERT_EQ(o.status, 0) << o.err;
+    const std::string gantt = o.out.substr(o.out.find("Schedule"));
+    std::size_t lanes = 0;
+    std::istringstream in(gantt);
+    for (std::string line; std::getline(in, line);) {
+      if (line.rfind("  node ", 0) != 0) continue;
+      ++lanes;
+      EXPECT_LE(line.size(), static_cast<std::size_t>(columns)) << line;
+      EXPECT_EQ(line.find(".."), std::string::npos) << "cut: " << line;
+      EXPECT_EQ(line.back() == '#' || line.back() == '=', true) << line;
+    }
+    EXPECT_EQ(lanes, 4u);
+  }
+}
+
+TEST(CliEvals, PlanSaysWhatBinds) {
+  const TempDir dir;
+  const auto plan = [&](const std::string& cluster, const std::string& more) {
+    std::string text = "[cluster]\ngpus_per_node = 4\n" + cluster + "[[model]]\nname = \"m\"\nsize_gb = 14\n" + more;
+    write_text(dir / "c.toml", text);
+    const Outcome o = orrery("evals plan '" + (dir / "c.toml") + "' --json");
+    EXPECT_EQ(o.status, 0) << o.err;
+    return Json::parse(o.out);
+  };
+  std::string datasets;
+  for (int i = 0; i < 8; ++i)
+    datasets += "[[dataset]]\nname = \"d" + std::to_string(i) + "\"\nitems = 100\nitem_s = 1\nmetric_s = 500\n";
+  Json d = plan("cpu_jobs_per_node = 1\n", datasets);
+  EXPECT_EQ(d["binds"], "CPU jobs, 1 at once");
+  EXPECT_GE(d["lower_bound_with_cpus_s"], 4000);
+  EXPECT_LT(d["lower_bound_s"], 600) << "of load, GPUs and the longest dataset alone";
+  EXPECT_GE(d["makespan_s"], d["lower_bound_with_cpus_s"]);
+  EXPECT_NE(d["notes"].dump().find("worse-than-one-trial-a-dataset"), std::string::npos) << d["notes"];
+  const double bound = d["lower_bound_with_cpus_s"];
+  d = plan("cpu_jobs_per_node = 1\nmetrics_on_gpus = true\n", datasets);
+  EXPECT_GE(d["gain"], 1) << "as one trial a dataset does it";
+  EXPECT_LT(d["lower_bound_with_cpus_s"], bound);
+  EXPECT_GE(d["makespan_s"], d["lower_bound_with_cpus_s"]);
+  EXPECT_EQ(d["notes"].dump().find("worse-than-one-trial-a-dataset"), std::string::npos) << d["notes"];
+  d = plan("cpu_jobs_per_node = 16\n", datasets);
+  EXPECT_EQ(d["notes"].dump().find("worse-than-one-trial-a-dataset"), std::string::npos);
+  EXPECT_GE(d["gain"], 1);
+  d = plan("",
+           "[trial]\nlimit_s = 100\n[[dataset]]\nname = \"a\"\nitems = 100\nitem_s = 1\nmetric_s = 1\nsplit = false\n"
+           "[[dataset]]\nname = \"b\"\nitems = 1000\nitem_s = 1\nmetric_s = 1\n");
+  EXPECT_EQ(d["binds"], "4 GPUs");
+  EXPECT_NE(d["notes"].dump().find("a: 110 s, limit_s = 100"), std::string::npos) << d["notes"];
+  for (const Json& t : d["trials"]) {
+    if (t["datasets"][0] == "a") continue;
+    EXPECT_LE(t["end_s"].get<double>() - t["loaded_s"].get<double>(), 100.01) << t;
+  }
+}
+
 TEST(CliEvals, PlanPrintsAGanttAndWritesAPage) {
   const TempDir dir;
   const Outcome o = orrery("evals plan samples/evals.toml --html '" + (dir / "p.html") + "'");

@@ -237,7 +237,14 @@ TEST(EvalsFiles, TheFingerprintTellsStatesApart) {
 }
 
 TEST(EvalsWords, PlaceholdersAreFilled) {
-  CommandWords w{"/c/step-1", "step-1", "m", "/o", "/w.json", "/s.json", {{"a", "a_gen", "a_r", 5, 3, "/o/a"}}};
+  CommandWords w{"/c/step-1",
+                 "step-1",
+                 "m",
+                 "/o",
+                 "/w.json",
+                 "/s.json",
+                 "/s/samples.json",
+                 {{"a", "a_gen", "a_r", 5, 3, "/o/a", {}}}};
   EXPECT_EQ(*fill_words({"x", "{model}", "--t={task},{first}-{last}/{items}", "{output}", "{samples}", "{outputs}",
                          "{scores}{work}", "{\"json\": 1}", "{checkpoint_name}", "{results}"},
                         w),
@@ -257,20 +264,22 @@ TEST(EvalsWords, PlaceholdersAreFilled) {
 TEST(EvalsScores, FromFilesAndLastLines) {
   Place p;
   write(p / "r/one.json", R"({"results": {"t/x": {"acc,none": 0.5, "alias": "t", "n": 3, "ok": true}}})");
-  EXPECT_EQ(*scores_of_files({p / "r/one.json"}, "/results/t~1x"), (Scores{{"acc,none", 0.5}, {"n", 3}, {"ok", 1}}));
+  EXPECT_EQ(scores_of_files({p / "r/one.json"}, "/results/t~1x")->scores,
+            (Scores{{"acc,none", 0.5}, {"n", 3}, {"ok", 1}}));
   EXPECT_EQ(scores_of_files({p / "r/one.json"}, "/results/u").error().what, "has nothing at /results/u");
   EXPECT_FALSE(scores_of_files({p / "r/one.json"}, "results"));
   EXPECT_FALSE(scores_of_files({p / "r/one.json"}, "/a~"));
   EXPECT_FALSE(scores_of_files({}, ""));
   write(p / "r/two.json", R"({"scores": {"em": 1}})");
   write(p / "r/three.json", R"({"em": 0.25})");
-  EXPECT_EQ(*scores_of_files({p / "r/three.json", p / "r/two.json"}, ""), (Scores{{"three.em", 0.25}, {"two.em", 1}}));
+  EXPECT_EQ(scores_of_files({p / "r/three.json", p / "r/two.json"}, "")->scores,
+            (Scores{{"three.em", 0.25}, {"two.em", 1}}));
   write(p / "r/bad.json", "{");
   EXPECT_EQ(scores_of_files({p / "r/bad.json"}, "").error().what, "is not JSON");
   write(p / "log", "talk\n0.75\n\n");
-  EXPECT_EQ(*scores_of_last_line(p / "log"), (Scores{{"score", 0.75}}));
+  EXPECT_EQ(scores_of_last_line(p / "log")->scores, (Scores{{"score", 0.75}}));
   write(p / "log", "talk\n{\"b\": 2, \"a\": 1}\r\n");
-  EXPECT_EQ(*scores_of_last_line(p / "log"), (Scores{{"a", 1}, {"b", 2}}));
+  EXPECT_EQ(scores_of_last_line(p / "log")->scores, (Scores{{"a", 1}, {"b", 2}}));
   write(p / "log", "talk\n");
   EXPECT_FALSE(scores_of_last_line(p / "log"));
   write(p / "log", "");

@@ -103,6 +103,43 @@ TEST(EvalsPlan, AnswersScoredOneByOneAreScoredByManyJobs) {
       1005, 5.1);
 }
 
+TEST(EvalsPlan, NoTrialIsLongerThanItsLimit) {
+  std::vector<EvalUnit> units{unit(1000, 1), unit(100, 1), unit(30, 1)};
+  units[2].split = false;
+  for (const double error : {0.0, 0.2}) {
+    const TrialShape shape{.gpus = 2, .start_s = 10, .least_s = 5, .error = error, .limit_s = 110};
+    const auto trials = plan_trials(units, shape);
+    expect_complete(units, trials);
+    for (const EvalTrial& t : trials) {
+      double s = shape.start_s;
+      for (const TrialPiece& p : t.pieces) s += gpu_seconds(units[p.unit], p);
+      EXPECT_LE(s, 110 + 1e-6);
+    }
+    EXPECT_GE(trials.size(), 12u);
+    EXPECT_LE(trials.size(), 20u);
+  }
+  // What is above it alone stays whole.
+  std::vector<EvalUnit> hopeless{unit(3, 200), unit(300, 1)};
+  hopeless[1].split = false;
+  expect_complete(hopeless, plan_trials(hopeless, {.gpus = 2, .start_s = 10, .limit_s = 110}));
+  EXPECT_DOUBLE_EQ(shortest_trial_s(hopeless[0], {.start_s = 10}), 210);
+  EXPECT_DOUBLE_EQ(shortest_trial_s(hopeless[1], {.start_s = 10}), 310);
+}
+
+TEST(EvalsPlan, TheBoundCountsCpuJobsAndJudges) {
+  std::vector<EvalUnit> units(8, unit(100, 1, 500));
+  units[0].judge = 1;
+  units[1].judge = 1;
+  const MakespanTerms t = makespan_terms(units, 4, 1, {9, 2}, 7);
+  EXPECT_DOUBLE_EQ(t.gpus_s, 200);
+  EXPECT_DOUBLE_EQ(t.longest_s, 501);
+  EXPECT_DOUBLE_EQ(t.cpu_jobs_s, 4000);
+  EXPECT_DOUBLE_EQ(t.judge_s, 500);
+  EXPECT_EQ(t.judge, 1);
+  EXPECT_DOUBLE_EQ(t.bound_s(), 508);
+  EXPECT_DOUBLE_EQ(t.bound_with_cpus_s(), 4007);
+}
+
 TEST(EvalsPlan, ATrialOfOnePieceWhereTheSuiteCanDoNoMore) {
   std::vector<EvalUnit> units(7, unit(100, 1));
   const auto trials = plan_trials(units, {.gpus = 2, .start_s = 1, .least_s = 10, .several = false});

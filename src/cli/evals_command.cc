@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include "base/byte_source.h"
 #include "base/json_text.h"
@@ -18,6 +19,7 @@
 #include "trials/coordinator.h"
 #include "trials/draw.h"
 #include "trials/job.h"
+#include "trials/words.h"
 #include "writers/html.h"
 
 namespace orrery {
@@ -55,9 +57,22 @@ std::string own_program() {
   return error ? std::string("orrery") : path.string();
 }
 
+// The last line of a log that says something; of a long one its end.
+std::string last_words(const std::string& log) {
+  constexpr std::streamoff kLastBytes = 1 << 16;
+  std::ifstream in(log, std::ios::binary | std::ios::ate);
+  if (!in) return {};
+  in.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(in.tellg()) - kLastBytes));
+  std::string last;
+  for (std::string line; std::getline(in, line);)
+    if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
+  return quote_for_people(last, 400);
+}
+
 // Why a command failed, by the rules of `orrery diagnose` over what it said.
 FailureCause cause_of(const Matcher& matcher, const std::string& log) {
   FailureCause cause;
+  cause.line = last_words(log);
   auto source = open_file(log);
   if (!source) return cause;
   const auto table = read_log(std::move(*source), log, matcher, {});
@@ -66,7 +81,7 @@ FailureCause cause_of(const Matcher& matcher, const std::string& log) {
   if (d.verdict != Verdict::failed && d.verdict != Verdict::interrupted) return cause;
   cause.reason = d.reason;
   cause.again = d.restart != "no";
-  if (!d.evidence.empty()) cause.line = quote_for_people(d.evidence.front().text, 200);
+  if (!d.evidence.empty()) cause.line = quote_for_people(d.evidence.front().text, 400);
   return cause;
 }
 
@@ -100,7 +115,7 @@ Result<int> run_for_real(const EvalConfig& config, const Args& args, const RunOp
   progress.finish();
   if (!outcome) return tl::unexpected(outcome.error());
   const Document document = evals_run_document(config, *outcome);
-  const auto status = answer(document, {}, config, args, options);
+  const auto status = answer(document, evals_charts(config, *outcome), config, args, options);
   if (!status) return status;
   return outcome->complete ? *status : kIncomplete;
 }
@@ -122,17 +137,20 @@ Result<int> run_evals(const Args& args) {
   if (auto ok = overrides(args, *config); !ok) return tl::unexpected(ok.error());
   if (const std::string path = args.value("--html"); !path.empty())
     if (auto ok = check_writable(path); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check_words(*config); !ok) return tl::unexpected(ok.error());
   if (what == "run") return run_for_real(*config, args, *options);
   if (what == "plan") {
     const auto measured = measured_times(*config);
     if (!measured) return tl::unexpected(measured.error());
     const PlannedEvals plan = plan_evals(*config, draw_units(*config, 1, *measured));
-    return answer(evals_plan_document(*config, plan), evals_charts(*config, plan), *config, args, *options);
+    return answer(evals_plan_document(*config, plan, options->style.width), evals_charts(*config, plan), *config, args,
+                  *options);
   }
   std::vector<SimulatedRuns> clusters;
   for (const std::int64_t nodes : config->simulate.nodes)
     clusters.push_back(simulate_runs(*config, nodes, options->threads));
-  return answer(evals_simulate_document(*config, clusters), evals_charts(*config, clusters), *config, args, *options);
+  return answer(evals_simulate_document(*config, clusters, options->style.width), evals_charts(*config, clusters),
+                *config, args, *options);
 }
 
 }  // namespace
@@ -154,7 +172,8 @@ Command evals_command() {
           "are split, and those with long metrics come first.\n\n"
           "plan prints the schedule and its makespan beside one trial a dataset (each loads the model from storage and "
           "holds its GPU through the metric), OpenCompass' size partitioner, and a lower bound: an uncontended load, "
-          "then the longest piece that cannot be split or all inference over the GPUs.\n\n"
+          "then the longest piece that cannot be split or all inference over the GPUs. A second bound counts CPU jobs "
+          "and judges as well, and `binds` names what is scarce.\n\n"
           "simulate runs the schedule on a model of the cluster, in which loads of a node share its link to storage, "
           "many times: with times drawn from the laws of [[drawn]] tables, or around those of the datasets.\n\n"
           "run does it, on this machine or on Slurm, and ends with one table of scores. Checkpoints are evaluated when "
@@ -168,7 +187,8 @@ Command evals_command() {
                    "how far times turn out from what is believed, sigma in % (default: the file's, else 5)",
                    Takes::word},
                   {"--watch", "", "run: when everything is done, wait for checkpoints that appear, until interrupted"},
-                  {"--html", "FILE", "write one self-contained page: the schedule as a chart, and the tables",
+                  {"--html", "FILE",
+                   "write one self-contained page: the schedule as a chart (of run: as it went), and the tables",
                    Takes::file},
                   kCsv,
                   kJson,

@@ -9,7 +9,7 @@
 namespace orrery {
 namespace {
 
-constexpr std::size_t kGanttColumns = 64;
+constexpr std::size_t kMostColumns = 64;
 
 // "mmlu", or "mmlu[100:200]" of some of its items.
 std::string piece_name(const BelievedUnits& believed, const EvalUnit& unit, const TrialPiece& piece) {
@@ -74,15 +74,18 @@ void add_trials(const EvalConfig& config, const BelievedUnits& believed, const s
 
 // One line a GPU, a mark for what it does in the middle of each stretch; below them how many metric jobs run.
 Section gantt_section(const EvalConfig& config, std::int64_t nodes, const std::vector<EvalTrial>& trials,
-                      const EvalTimeline& timeline) {
+                      const EvalTimeline& timeline, unsigned width) {
   Section s{.key = "gantt", .title = "Schedule (. loads, s starts, # and = infer, metric jobs by number)", .table = {}};
   s.table.columns = {{.key = "lane", .text_only = true},
                      {.key = "time", .title = fmt::format("0 s to {:.0f} s", timeline.makespan_s), .text_only = true}};
   const auto gpus = static_cast<std::size_t>(nodes * config.cluster.gpus_per_node);
-  const double each = timeline.makespan_s / static_cast<double>(kGanttColumns);
-  std::vector<std::string> lanes(gpus, std::string(kGanttColumns, ' '));
+  const std::size_t label =
+      std::max(fmt::format("node {} gpu {}", nodes - 1, config.cluster.gpus_per_node - 1).size(), std::size_t{11});
+  const std::size_t columns = std::clamp<std::size_t>(width > label + 4 ? width - label - 4 : 0, 16, kMostColumns);
+  const double each = timeline.makespan_s / static_cast<double>(columns);
+  std::vector<std::string> lanes(gpus, std::string(columns, ' '));
   const auto paint = [&](std::string& lane, double from, double to, char mark) {
-    for (std::size_t c = 0; c < kGanttColumns; ++c) {
+    for (std::size_t c = 0; c < columns; ++c) {
       const double middle = each * (static_cast<double>(c) + 0.5);
       if (middle >= from && middle < to) lane[c] = mark;
     }
@@ -102,8 +105,8 @@ Section gantt_section(const EvalConfig& config, std::int64_t nodes, const std::v
     s.table.rows.push_back({fmt::format("node {} gpu {}", g / static_cast<std::size_t>(config.cluster.gpus_per_node),
                                         g % static_cast<std::size_t>(config.cluster.gpus_per_node)),
                             lanes[g]});
-  std::string jobs(kGanttColumns, ' ');
-  for (std::size_t c = 0; c < kGanttColumns; ++c) {
+  std::string jobs(columns, ' ');
+  for (std::size_t c = 0; c < columns; ++c) {
     const double middle = each * (static_cast<double>(c) + 0.5);
     const auto n = std::count_if(timeline.metrics.begin(), timeline.metrics.end(),
                                  [&](const MetricSpan& m) { return middle >= m.start_s && middle < m.end_s; });
@@ -162,6 +165,40 @@ Section summary(double makespan, double baseline, double size, double bound) {
   return s;
 }
 
+// What the makespan hangs on, and what no schedule is shorter than when CPU jobs and judges are counted.
+void add_binding(const EvalConfig& config, const PlannedEvals& plan, Document& d) {
+  const MakespanTerms& t = plan.terms;
+  const std::int64_t gpus = plan.nodes * config.cluster.gpus_per_node;
+  const std::int64_t jobs = plan.nodes * config.cluster.cpu_jobs_per_node;
+  std::vector<std::pair<double, std::string>> all = {
+      {t.gpus_s, fmt::format("{} GPUs", gpus)},
+      {t.longest_s, "the longest dataset that cannot be split"},
+      {t.cpu_jobs_s, fmt::format("CPU jobs, {} at once{}", jobs, config.cluster.metrics_on_gpus ? " beside GPUs" : "")},
+      {t.load_s, "the load"}};
+  if (t.judge >= 0) {
+    const EvalJudge& j = config.judges[static_cast<std::size_t>(t.judge)];
+    all.emplace_back(t.judge_s, fmt::format("judge {}, {} at once", j.name, j.at_once));
+  }
+  const auto most =
+      std::max_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  Section& s = d.sections.front();
+  s.table.columns.push_back({.key = "lower_bound_with_cpus_s", .title = "lower bound with CPU jobs s", .digits = 1});
+  s.table.columns.push_back({.key = "binds"});
+  const std::vector<Cell> more{t.bound_with_cpus_s(), most->second};
+  auto& row = s.table.rows.front();
+  row.insert(row.end(), more.begin(), more.end());
+  if (plan.timeline.makespan_s > plan.baseline_s)
+    d.notes.add("worse-than-one-trial-a-dataset", Severity::warning, 1,
+                fmt::format("{:.0f} s beside {:.0f} s: metrics take {:.0f} s, {} at once", plan.timeline.makespan_s,
+                            plan.baseline_s, t.cpu_jobs_s, jobs),
+                "one trial a dataset computes metrics on the places of its GPUs: allow more metrics at once, "
+                "cpu_jobs_per_node, or on those places, metrics_on_gpus = true");
+  for (const auto& [name, seconds] : plan.over_limit)
+    d.notes.add("longer-than-limit", Severity::warning, 1,
+                fmt::format("{}: {:.0f} s, limit_s = {:g}", name, seconds, config.trial.limit_s),
+                "the shortest trial of these datasets is believed to last longer than a trial may: [trial] limit_s");
+}
+
 Section no_scores() {  // of plans: an object without members
   Section s{.key = "scores", .title = "", .single = true, .table = {}};
   s.table.rows.emplace_back();
@@ -170,18 +207,19 @@ Section no_scores() {  // of plans: an object without members
 
 }  // namespace
 
-Document evals_plan_document(const EvalConfig& config, const PlannedEvals& plan) {
+Document evals_plan_document(const EvalConfig& config, const PlannedEvals& plan, unsigned width) {
   Document d;
   d.command = "evals";
   d.sections.push_back(summary(plan.timeline.makespan_s, plan.baseline_s, plan.size_partitioner_s, plan.bound_s));
   add_trials(config, plan.believed, plan.trials, plan.timeline, "planned", d);
-  d.sections.push_back(gantt_section(config, plan.nodes, plan.trials, plan.timeline));
+  d.sections.push_back(gantt_section(config, plan.nodes, plan.trials, plan.timeline, width));
   d.sections.push_back(no_scores());
   add_notes(config, plan.believed, d);
+  add_binding(config, plan, d);
   return d;
 }
 
-Document evals_simulate_document(const EvalConfig& config, const std::vector<SimulatedRuns>& clusters) {
+Document evals_simulate_document(const EvalConfig& config, const std::vector<SimulatedRuns>& clusters, unsigned width) {
   Document d;
   d.command = "evals";
   const SimulatedRuns& first = clusters.front();
@@ -244,7 +282,7 @@ Document evals_simulate_document(const EvalConfig& config, const std::vector<Sim
   add_trials(config, first.first_units, first.first_trials, first.first, "simulated", d);
   for (Section& s : d.sections)
     if (s.key == "trials") s.title = "";  // of one draw: for tools
-  Section gantt = gantt_section(config, first.nodes, first.first_trials, first.first);
+  Section gantt = gantt_section(config, first.nodes, first.first_trials, first.first, width);
   gantt.title = "First draw: " + gantt.title;
   d.sections.push_back(std::move(gantt));
   d.sections.push_back(no_scores());

@@ -9,11 +9,15 @@
 
 namespace orrery {
 
-Document evals_plan_document(const EvalConfig& config, const PlannedEvals& plan);
-Document evals_simulate_document(const EvalConfig& config, const std::vector<SimulatedRuns>& clusters);
+// `width`: columns that a printed schedule may take.
+Document evals_plan_document(const EvalConfig& config, const PlannedEvals& plan, unsigned width = 100);
+Document evals_simulate_document(const EvalConfig& config, const std::vector<SimulatedRuns>& clusters,
+                                 unsigned width = 100);
 
 // Of a run: its scores, and its trials as they went.
 Document evals_run_document(const EvalConfig& config, const EvalOutcome& outcome);
+
+std::vector<Chart> evals_charts(const EvalConfig& config, const EvalOutcome& outcome);
 
 // GPUs and metric jobs over time.
 Chart evals_gantt(const EvalConfig& config, std::int64_t nodes, const BelievedUnits& believed,

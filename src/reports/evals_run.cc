@@ -28,32 +28,40 @@ std::map<std::int64_t, std::string> names_of(const EvalOutcome& o) {
 }
 
 struct Clock {
-  double begin = 0, end = 0;
+  double begin = 0, end = 0, busy_s = 0;
 };
 
+// From the first start on; `busy_s`: of it the time in which something was under way, so that a run that was continued
+// the next day does not count the night. Short pauses between jobs are part of it.
 Clock clock_of(const EvalOutcome& o) {
+  constexpr double kPause = 5;  // seconds
+  std::vector<std::pair<double, double>> spans;
+  for (const StoredTrial& t : o.trials)
+    if (t.begun > 0) spans.emplace_back(t.begun, std::max(t.begun, t.ended));
+  for (const StoredMetric& m : o.metrics)
+    if (m.begun > 0) spans.emplace_back(m.begun, std::max(m.begun, m.ended));
+  std::sort(spans.begin(), spans.end());
   Clock c;
-  for (const StoredTrial& t : o.trials) {
-    if (t.begun > 0 && (c.begin == 0 || t.begun < c.begin)) c.begin = t.begun;
-    c.end = std::max(c.end, t.ended);
+  for (const auto& [begin, end] : spans) {
+    if (c.begin == 0) c.begin = c.end = begin;
+    if (end <= c.end) continue;
+    c.busy_s += end - (begin - c.end < kPause ? c.end : begin);
+    c.end = end;
   }
-  for (const StoredMetric& m : o.metrics) c.end = std::max(c.end, m.ended);
   return c;
 }
 
 Section scores_section(const EvalOutcome& o, const std::map<std::int64_t, std::string>& names) {
   Section s{.key = "results", .title = "Scores", .table = {}};
-  s.table.columns = {
-      {.key = "model"},
-      {.key = "checkpoint"},
-      {.key = "dataset"},
-      {.key = "score"},
-      {.key = "value", .digits = 4},
-      {.key = "items"},
-      {.key = "state"},
-      {.key = "why", .json_only = std::all_of(o.datasets.begin(), o.datasets.end(), [](const ScoredDataset& d) {
-                       return d.why.empty();
-                     })}};
+  s.table.columns = {{.key = "model"},
+                     {.key = "checkpoint"},
+                     {.key = "dataset"},
+                     {.key = "score"},
+                     {.key = "value", .digits = 4},
+                     {.key = "items"},
+                     {.key = "state"},
+                     // Whole below the table: here it would be cut.
+                     {.key = "why", .json_only = true}};
   for (const ScoredDataset& d : o.datasets) {
     const StoredCheckpoint* c = checkpoint_of(o, d.checkpoint);
     const auto row = [&](const Cell& score, const Cell& value) {
@@ -137,7 +145,93 @@ void add_yardsticks(const EvalConfig& config, const EvalOutcome& o, Section& top
   row[3] = plan.bound_s;
 }
 
+// One note for each cause, with the whole reason of its first dataset and the names of the others.
+void add_failures(const EvalOutcome& o, const std::map<std::int64_t, std::string>& names, Document& d) {
+  std::map<std::string, std::size_t> note_of;  // by state and kind
+  for (const ScoredDataset& s : o.datasets) {
+    if (s.state != "failed" && (s.state != "not tried" || o.stopped)) continue;
+    const std::string kind = s.state + s.why.substr(0, s.why.find(':'));
+    const auto [it, fresh] = note_of.try_emplace(kind, d.notes.rows.size());
+    const std::string of = fmt::format("{} of {}", s.dataset, names.at(s.checkpoint));
+    if (fresh) {
+      const bool failed = s.state == "failed";
+      d.notes.rows.push_back({failed ? "dataset-failed" : "dataset-not-tried", Severity::data_loss, 1,
+                              of + ": " + s.why,
+                              failed ? "it has no score; when the cause is mended, run again: what is done stays"
+                                     : "the same failure came again and again, and nothing had worked"});
+      continue;
+    }
+    Note& note = d.notes.rows[it->second];
+    constexpr std::uint64_t kNamed = 20;  // the table has all
+    if (++note.count <= kNamed) note.first += (note.count == 2 ? "; also " : ", ") + of;
+    if (note.count == kNamed + 1) note.first += " ...";
+  }
+}
+
+Section checkpoints_section(const EvalOutcome& o, const std::map<std::int64_t, std::string>& names) {
+  Section s{.key = "checkpoints", .title = "", .table = {}};
+  for (const char* key : {"model", "checkpoint", "path", "bytes", "state", "why"})
+    s.table.columns.push_back({.key = key, .json_only = true});
+  for (const StoredCheckpoint& c : o.checkpoints)
+    s.table.rows.push_back({c.model, names.at(c.id), c.path, static_cast<std::int64_t>(c.bytes), c.state, c.why});
+  for (const StoredCheckpoint& c : o.incomplete)
+    s.table.rows.push_back({c.model, c.name, Cell{}, Cell{}, c.state, c.why});
+  return s;
+}
+
 }  // namespace
+
+std::vector<Chart> evals_charts(const EvalConfig& config, const EvalOutcome& o) {
+  const Clock clock = clock_of(o);
+  Chart c{.kind = Chart::Kind::spans, .title = "As it went: " + config.name};
+  c.caption = fmt::format("{} trials, {} metrics, {:.1f} s in which something ran", o.trials.size(), o.metrics.size(),
+                          clock.busy_s);
+  c.x_title = "s";
+  c.labels = {"start and load", "inference", "inference, next dataset", "failed", "metric"};
+  const auto names = names_of(o);
+  std::map<std::pair<std::string, std::int64_t>, std::size_t> rows;
+  for (const StoredTrial& t : o.trials) rows[{t.node, t.gpu}] = 0;
+  for (auto& [place, row] : rows) {
+    row = c.rows.size();
+    c.rows.push_back(fmt::format("{} GPU {}", place.first.empty() ? "node" : place.first, place.second));
+  }
+  const auto at = [&](double t) { return std::max(0.0, t - clock.begin); };
+  for (const StoredTrial& t : o.trials) {
+    if (t.begun <= 0) continue;
+    const std::size_t row = rows.at({t.node, t.gpu});
+    double from = std::max(t.begun, t.loaded);
+    if (from > t.begun) c.spans.push_back({row, at(t.begun), at(from), 0, trial_name(t.id) + " loads"});
+    std::vector<StoredPiece> mine;
+    for (const StoredPiece& p : o.pieces)
+      if (p.trial == t.id && p.state == "dumped") mine.push_back(p);
+    std::sort(mine.begin(), mine.end(), [](const StoredPiece& a, const StoredPiece& b) { return a.ended < b.ended; });
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      const double end = std::max(from, mine[i].ended);
+      c.spans.push_back(
+          {row, at(from), at(end), 1 + i % 2, fmt::format("{} of {}", mine[i].dataset, names.at(t.checkpoint))});
+      from = end;
+    }
+    if (t.state != "ended" && t.ended > from)
+      c.spans.push_back({row, at(from), at(t.ended), 3, trial_name(t.id) + ": " + t.kind});
+  }
+  std::vector<double> lanes;
+  const std::size_t first = c.rows.size();
+  std::vector<StoredMetric> metrics(o.metrics);
+  std::sort(metrics.begin(), metrics.end(),
+            [](const StoredMetric& a, const StoredMetric& b) { return a.begun < b.begun; });
+  for (const StoredMetric& m : metrics) {
+    if (m.begun <= 0) continue;
+    auto lane = std::find_if(lanes.begin(), lanes.end(), [&](double end) { return end <= m.begun; });
+    if (lane == lanes.end()) {
+      lanes.push_back(0);
+      lane = lanes.end() - 1;
+      c.rows.push_back(fmt::format("metric job {}", lanes.size()));
+    }
+    *lane = std::max(m.begun, m.ended);
+    c.spans.push_back({first + static_cast<std::size_t>(lane - lanes.begin()), at(m.begun), at(*lane), 4, m.dataset});
+  }
+  return {c};
+}
 
 Document evals_run_document(const EvalConfig& config, const EvalOutcome& o) {
   Document d;
@@ -149,12 +243,8 @@ Document evals_run_document(const EvalConfig& config, const EvalOutcome& o) {
     top.table.columns.push_back({.key = key, .json_only = true});
   const auto scored =
       std::count_if(o.datasets.begin(), o.datasets.end(), [](const ScoredDataset& s) { return s.state == "scored"; });
-  top.table.rows.push_back({std::max(0.0, clock.end - clock.begin),
-                            {},
-                            {},
-                            {},
-                            static_cast<std::int64_t>(scored),
-                            static_cast<std::int64_t>(o.datasets.size())});
+  top.table.rows.push_back(
+      {clock.busy_s, {}, {}, {}, static_cast<std::int64_t>(scored), static_cast<std::int64_t>(o.datasets.size())});
   if (o.checkpoints.size() == 1) add_yardsticks(config, o, top);
   d.sections.push_back(std::move(top));
   d.sections.push_back(scores_section(o, names));
@@ -166,18 +256,20 @@ Document evals_run_document(const EvalConfig& config, const EvalOutcome& o) {
       for (const auto& [name, value] : s.scores)
         scores.table.rows.push_back({names.at(s.checkpoint), s.dataset, name, value});
   d.sections.push_back(std::move(scores));
+  d.sections.push_back(checkpoints_section(o, names));
   add_trials(o, names, clock, d);
   d.notes = o.notes;
-  for (const ScoredDataset& s : o.datasets)
-    if (s.state == "failed")
-      d.notes.add("dataset-failed", Severity::data_loss, 1,
-                  fmt::format("{} of {}: {}", s.dataset, names.at(s.checkpoint), s.why),
-                  "it has no score; when the cause is mended, run again: what is done stays");
-    else if (s.state == "not tried" && !o.stopped)
-      d.notes.add("dataset-not-tried", Severity::data_loss, 1,
-                  fmt::format("{} of {}: {}", s.dataset, names.at(s.checkpoint), s.why),
-                  "the same failure came again and again, and nothing had worked");
-  if (o.stopped)
+  add_failures(o, names, d);
+  for (const ScoredDataset& s : o.datasets) {
+    const std::string of = s.dataset + " of " + names.at(s.checkpoint);
+    if (s.state == "scored" && s.parts > 1)
+      d.notes.add("scores-of-pieces", Severity::info, 1, fmt::format("{}, {} pieces", of, s.parts),
+                  "scored by themselves: their scores are means weighted by items, standard errors (by their names) "
+                  "those of such means; sums and counts are no means, and not what stands here");
+    if (!s.left_out.empty())
+      d.notes.add("value-left-out", Severity::warning, 1, of + ": " + s.left_out, "the other scores stand");
+  }
+  if (o.stopped && !o.complete)
     d.notes.add("stopped", Severity::data_loss, 1,
                 fmt::format("{} of {} datasets are scored", scored, o.datasets.size()),
                 "it was told to stop; run again to go on");
@@ -187,8 +279,8 @@ Document evals_run_document(const EvalConfig& config, const EvalOutcome& o) {
                                   [](const StoredTrial& t) { return t.state == "failed" || t.state == "lost"; });
   if (retried > 0)
     d.notes.add("trials-failed", Severity::info, static_cast<std::uint64_t>(retried),
-                fmt::format("{} on {} GPU {}: {}{}{}", trial_name(first->id), first->node, first->gpu, first->kind,
-                            first->why.empty() ? "" : ": ", first->why),
+                fmt::format("{} on {} GPU {}: {}", trial_name(first->id), first->node, first->gpu,
+                            reason_text(first->kind, first->why)),
                 "what they had not done was done by others, or has a row above");
   return d;
 }

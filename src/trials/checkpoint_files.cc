@@ -139,6 +139,7 @@ Completeness is_complete(const std::string& path, const CheckpointFiles& files, 
   if (rule == CompleteRule::safetensors) return by_safetensors(path, files);
   if (rule == CompleteRule::marker && !fs::exists(path + "/" + model.complete_marker))
     return not_yet("has no " + model.complete_marker + " yet");
+  if (files.bytes == 0) return not_yet("has no bytes");
   return {true, {}};
 }
 

@@ -55,6 +55,7 @@ struct Reader {
         .whole("nodes", c.nodes, 1, 10'000)
         .whole("gpus_per_node", c.gpus_per_node, 1, 1024)
         .whole("cpu_jobs_per_node", c.cpu_jobs_per_node, 1, 4096)
+        .flag("metrics_on_gpus", c.metrics_on_gpus)
         .number("link_gbit_per_s", c.link_gbit_per_s, 1e-6, 1e6)
         .text("shared_memory", c.shared_memory)
         .number("shared_memory_gb", c.shared_memory_gb, 0, 1e6)
@@ -182,11 +183,13 @@ struct Reader {
   Status command(const toml::table& t, const char* table, EvalCommand& c, bool metric) const {
     TomlFields f(t, where, table);
     std::string ignored;
+    const std::string known_rule = c.dumped;
     f.texts("command", c.argv);
     if (metric) {
       f.text("scores_file", c.scores_file).text("scores_at", c.scores_at).number("limit_s", c.limit_s, 0.1, kYear);
     } else {
       f.text("template", ignored).text("dumped", c.dumped).flag("splits", c.splits).flag("several", c.several);
+      if (c.dumped != known_rule) c.dumped_directories = 0;
     }
     return f.finish();
   }
@@ -238,6 +241,7 @@ struct Reader {
     if (known == nullptr)
       return fail_at(*n, "no template of the name " + name->get(), "one of " + eval_template_names());
     config.inference = known->inference;
+    config.inference.suite = known->name;
     config.metric = known->metric;
     return {};
   }

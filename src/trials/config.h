@@ -65,7 +65,8 @@ enum class RunsOn : std::uint8_t { local, slurm, steps };  // this machine; arra
 struct EvalCluster {
   RunsOn runs = RunsOn::local;
   std::int64_t nodes = 1, gpus_per_node = 1, cpu_jobs_per_node = 4;
-  double link_gbit_per_s = 25;             // of a node to storage
+  bool metrics_on_gpus = false;  // when no trial is left for a GPU, its place may run a metric beside the CPU jobs
+  double link_gbit_per_s = 25;   // of a node to storage
   std::string shared_memory = "/dev/shm";  // where a node keeps a model
   double shared_memory_gb = 0;             // at most so much of it; 0 = what is free
   bool storage_when_full = true;  // a model that does not fit is read from storage by each trial; else an error
@@ -83,12 +84,14 @@ struct TrialTerms {
 // argv with placeholders: docs/formats/evals.md has the list.
 struct EvalCommand {
   std::vector<std::string> argv;
-  std::string dumped;       // a file whose appearance says that a piece's outputs are complete; "" = the trial's end
-  std::string scores_file;  // glob of the file that has the scores; "" = {scores}, else the last line
-  std::string scores_at;    // JSON pointer in it to the object of the scores
-  double limit_s = 3600;    // of the metric
-  bool splits = true;       // can be told to do some items of a dataset alone
-  bool several = true;      // can do several datasets with one load of the model
+  std::string suite;           // the template's name; "" = the commands are the file's own
+  std::string dumped;          // a file whose appearance says that a piece's outputs are complete; "" = the trial's end
+  int dumped_directories = 0;  // wildcards of `dumped` that stand for one directory of the suite's own naming
+  std::string scores_file;     // glob of the file that has the scores; "" = {scores}, else the last line
+  std::string scores_at;       // JSON pointer in it to the object of the scores
+  double limit_s = 3600;       // of the metric
+  bool splits = true;          // can be told to do some items of a dataset alone
+  bool several = true;         // can do several datasets with one load of the model
 };
 
 struct DefaultPrior {
@@ -97,7 +100,9 @@ struct DefaultPrior {
 
 // What was measured before, one a dataset; kNotKnown where nothing was.
 struct MeasuredTimes {
-  double item_s = kNotKnown, metric_item_s = kNotKnown;
+  double item_s = kNotKnown, item_fixed_s = 0;           // item_fixed_s: of a trial, beside the start that is believed
+  double metric_item_s = kNotKnown, metric_fixed_s = 0;  // metric_fixed_s: of each job, whatever its items
+  double metric_known_items = 0;                         // > 0: only jobs of about so many items were seen
 };
 
 struct SimulateTerms {

@@ -11,10 +11,12 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/output.h"
 #include "trials/coordinator_state.h"
+#include "trials/measured.h"
 
 namespace orrery {
 namespace {
@@ -37,7 +39,10 @@ class StateLock {
       if (errno != EAGAIN && errno != EACCES)
         return fail(std::string("cannot be locked: ") + std::strerror(errno), path);
       char who[256] = "";
-      (void)!::pread(lock.fd_, who, sizeof who - 1, 0);
+      // Whoever has it writes its name a moment later.
+      for (int i = 0; i < 50 && ::pread(lock.fd_, who, sizeof who - 1, 0) <= 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (who[0] == '\0') std::strcpy(who, "it has not said who it is");
       return fail(fmt::format("another coordinator works here ({})", std::string(who, std::strcspn(who, "\n"))), state,
                   "wait for it, or stop it");
     }
@@ -64,6 +69,11 @@ double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+std::string reason_text(const std::string& kind, const std::string& why) {
+  if (why.empty() || kind == why) return kind;
+  return why.rfind(kind + ":", 0) == 0 ? why : kind + ": " + why;
+}
+
 std::string state_directory(const EvalConfig& config) {
   return fs::absolute(fs::path(config.directory) / config.state).lexically_normal().string();
 }
@@ -75,10 +85,25 @@ Result<std::map<std::pair<std::string, std::string>, MeasuredTimes>> measured_ti
   if (!*store) return out;
   const auto priors = (**store).priors();
   if (!priors) return tl::unexpected(priors.error());
-  for (const auto& [key, values] : *priors)
-    for (const auto& [what, prior] : values)
-      (what == "item_s" ? out[key].item_s : out[key].metric_item_s) = prior.value;
+  for (const auto& [key, moments] : *priors) out[key] = times_of(moments);
   return out;
+}
+
+MeasuredTimes Coordinator::measured(const std::string& model, const std::string& dataset) const {
+  const auto it = priors_.find({model, dataset});
+  return it == priors_.end() ? MeasuredTimes{} : times_of(it->second);
+}
+
+Status Coordinator::remember(const std::string& model, const std::string& dataset, const std::string& kind,
+                             std::int64_t items, double seconds) {
+  auto& moments = priors_[{model, dataset}];
+  for (const auto& [what, value] : moments_of(kind, static_cast<double>(items), std::max(1e-9, seconds))) {
+    StoredPrior& mean = moments[what];
+    mean.value += (value - mean.value) * weight_of_newest(mean.count);
+    ++mean.count;
+    if (auto ok = store_.measured(model, dataset, what, value); !ok) return ok;
+  }
+  return {};
 }
 
 const EvalDataset* Coordinator::dataset(const std::string& name) const {
@@ -94,6 +119,38 @@ const StoredCheckpoint* Coordinator::checkpoint(std::int64_t id) const {
 }
 StoredCheckpoint* Coordinator::checkpoint(std::int64_t id) {
   return const_cast<StoredCheckpoint*>(std::as_const(*this).checkpoint(id));
+}
+
+// Outputs and scores are of the commands that made them. Where nothing has come of a command, it may be mended.
+Status Coordinator::agree_on_commands() {
+  const auto under_way = [](const auto& r) { return r.state == "started" || r.state == "intended"; };
+  const bool metrics = std::any_of(metrics_.begin(), metrics_.end(),
+                                   [&](const StoredMetric& m) { return m.state == "ended" || under_way(m); });
+  const bool outputs = metrics || std::any_of(trials_.begin(), trials_.end(), under_way) ||
+                       std::any_of(pieces_.begin(), pieces_.end(), [](const auto& p) { return p.state == "dumped"; });
+  const auto text = [](const std::vector<std::string>& argv, std::initializer_list<std::string> rules) {
+    nlohmann::json all = argv;
+    for (const std::string& r : rules)
+      if (!r.empty()) all.push_back(r);
+    return all.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  };
+  const auto agree = [&](const std::string& key, const std::string& value, bool fixed) {
+    return fixed ? store_.agree(key, value,
+                                "what is done here was made by the old one: name another state, [evals] state")
+                 : store_.agree_anew(key, value);
+  };
+  if (auto ok = agree("[inference] command", text(config_.inference.argv, {config_.inference.dumped}), outputs); !ok)
+    return ok;
+  const EvalCommand& m = config_.metric;
+  if (auto ok = agree("[metric] command", text(m.argv, {m.scores_file, m.scores_at}), metrics); !ok) return ok;
+  for (const EvalDataset& d : config_.datasets) {
+    const auto mine = [&](const auto& r) {
+      return r.dataset == d.name && r.state != "released" && r.state != "failed";
+    };
+    const bool done = std::any_of(pieces_.begin(), pieces_.end(), mine);
+    if (auto ok = agree("task of dataset " + d.name, text({d.task, d.results}, {}), done); !ok) return ok;
+  }
+  return {};
 }
 
 Status Coordinator::open() {
@@ -112,6 +169,7 @@ Status Coordinator::open() {
   if (auto ok = read(store_.trials(), trials_); !ok) return ok;
   if (auto ok = read(store_.pieces(), pieces_); !ok) return ok;
   if (auto ok = read(store_.metrics(), metrics_); !ok) return ok;
+  if (auto ok = agree_on_commands(); !ok) return ok;
   auto scores = store_.scores();
   if (!scores) return tl::unexpected(scores.error());
   scores_ = std::move(*scores);
@@ -343,6 +401,7 @@ EvalOutcome Coordinator::outcome() const {
     }
   for (const auto& [key, seen] : waiting_) {
     o.complete = false;
+    o.incomplete.push_back({0, key.first, key.second, "", "", 0, "incomplete", seen.why});
     o.notes.add("checkpoint-incomplete", Severity::data_loss, 1, key.second + ": " + seen.why,
                 "it was not evaluated: run again when it is complete");
   }
@@ -365,6 +424,9 @@ Result<EvalOutcome> coordinate(const EvalConfig& config, TrialRunner& runner, co
   if (!lock) return tl::unexpected(lock.error());
   auto store = RunStore::open(state + "/evals.db");
   if (!store) return tl::unexpected(store.error());
+  const auto token = store->token();
+  if (!token) return tl::unexpected(token.error());
+  runner.name_jobs(*token);
   Coordinator coordinator(config, runner, hooks, std::move(*store), state);
   if (auto ok = coordinator.open(); !ok) return tl::unexpected(ok.error());
   bool stopped = false;

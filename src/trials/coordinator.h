@@ -19,8 +19,11 @@ namespace orrery {
 struct FailureCause {
   std::string reason;  // "File Not Found Error"; "" = not told
   bool again = true;   // a restart may help
-  std::string line;    // of the log
+  std::string line;    // of the log: the one that says why, else its last
 };
+
+// "KIND: WHY", each said once.
+std::string reason_text(const std::string& kind, const std::string& why);
 
 struct EvalProgress {
   std::int64_t scored = 0, datasets = 0, trials = 0, metrics = 0, failed = 0;  // trials, metrics: running now
@@ -39,7 +42,8 @@ struct ScoredDataset {
   std::string dataset;
   std::string state;  // scored, failed, vanished, not tried
   std::string why;
-  std::int64_t scored_items = 0;
+  std::int64_t scored_items = 0, parts = 0;  // parts: scored by themselves
+  std::string left_out;                      // values that are no numbers
   Scores scores;
 };
 
@@ -50,6 +54,7 @@ struct EvalOutcome {
   std::vector<StoredMetric> metrics;
   std::vector<StoredSetback> setbacks;
   std::vector<ScoredDataset> datasets;
+  std::vector<StoredCheckpoint> incomplete;  // never begun; id 0
   Notes notes;
   bool complete = false;  // everything is scored
   bool stopped = false;   // asked to end before

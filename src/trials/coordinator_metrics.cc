@@ -2,9 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <sstream>
 
 #include "trials/coordinator_state.h"
+#include "trials/measured.h"
+#include "trials/suite_counts.h"
 
 namespace orrery {
 namespace {
@@ -13,6 +17,13 @@ namespace fs = std::filesystem;
 
 constexpr int kSameFailures = 3;
 constexpr int kMostLost = 5;
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
 
 }  // namespace
 
@@ -72,7 +83,7 @@ CommandWords Coordinator::words_of(const StoredMetric& m) const {
   t.checkpoint = m.checkpoint;
   t.id = pieces.empty() ? 0 : pieces.front()->trial;
   CommandWords w = words_of(t, pieces);
-  for (std::size_t i = 0; i < pieces.size(); ++i) w.pieces[i].output = pieces[i]->output;
+  for (std::size_t i = 0; i < pieces.size(); ++i) w.pieces[i].files = lines_of(pieces[i]->output);
   w.scores = metric_directory(m.id) + "/scores.json";
   return w;
 }
@@ -98,14 +109,17 @@ Status Coordinator::begin_metrics() {
   const auto lasts = [&](const StoredMetric& m) {
     const StoredCheckpoint* c = checkpoint(m.checkpoint);
     const EvalDataset* d = dataset(m.dataset);
-    const auto it = priors_.find({c->model, m.dataset});
-    if (it != priors_.end() && it->second.count("metric_item_s") != 0)
-      return it->second.at("metric_item_s").value * static_cast<double>(m.items);
+    const MeasuredTimes times = measured(c->model, m.dataset);
+    if (!std::isnan(times.metric_item_s))
+      return believed_metric(times, static_cast<double>(m.items), config_.trial.least_s).seconds;
     return d == nullptr || d->metric_s != d->metric_s ? config_.prior.metric_s : d->metric_s;
   };
   std::stable_sort(wanted.begin(), wanted.end(),
                    [&](std::size_t a, std::size_t b) { return lasts(metrics_[a]) > lasts(metrics_[b]); });
-  const std::int64_t most = config_.cluster.nodes * config_.cluster.cpu_jobs_per_node;
+  std::int64_t most = config_.cluster.nodes * config_.cluster.cpu_jobs_per_node;
+  if (config_.cluster.metrics_on_gpus && planned_.empty() && !replan_)
+    most += static_cast<std::int64_t>(runner_.places().size()) -
+            std::count_if(trials_.begin(), trials_.end(), [](const StoredTrial& t) { return t.state == "started"; });
   std::vector<JobStart> starts;
   std::vector<std::size_t> rows;
   for (const std::size_t i : wanted) {
@@ -119,9 +133,10 @@ Status Coordinator::begin_metrics() {
     }
     if (running >= most) break;
     if (limit != nullptr && asked[judge] >= limit->at_once) continue;
+    if (auto ok = begin_metric(metrics_[i]); !ok) return ok;
+    if (metrics_[i].state != "intended") continue;
     ++running;
     ++asked[judge];
-    if (auto ok = begin_metric(metrics_[i]); !ok) return ok;
     starts.push_back({metric_directory(metrics_[i].id), {}, {}});
     rows.push_back(i);
   }
@@ -158,7 +173,13 @@ Status Coordinator::begin_metric(StoredMetric& m) {
   if (config_.metric.argv.empty()) return {};
   JobSpec spec;
   const auto argv = fill_words(config_.metric.argv, words_of(m));
-  if (!argv) return tl::unexpected(argv.error());
+  // Of this dataset alone: others go on.
+  if (const std::string why = argv ? too_long(*argv) : argv.error().line(); !why.empty()) {
+    m.state = "hopeless";
+    m.kind = "cannot start";
+    m.why = why;
+    return store_.update(m);
+  }
   spec.argv = *argv;
   spec.directory = fs::absolute(config_.directory).lexically_normal().string();
   spec.limit_s = config_.metric.limit_s;
@@ -182,7 +203,7 @@ Status Coordinator::watch_metrics() {
   return {};
 }
 
-Result<Scores> Coordinator::read_scores(const StoredMetric& m) const {
+Result<FoundScores> Coordinator::read_scores(const StoredMetric& m) const {
   const CommandWords words = words_of(m);
   if (words.pieces.empty()) return fail("its outputs are gone", metric_directory(m.id));
   const auto at = fill_word(config_.metric.scores_at, words);
@@ -190,14 +211,25 @@ Result<Scores> Coordinator::read_scores(const StoredMetric& m) const {
   if (!config_.metric.scores_file.empty()) {
     const auto pattern = fill_word(config_.metric.scores_file, words);
     if (!pattern) return tl::unexpected(pattern.error());
-    return scores_of_files(files_like(*pattern), *at);
+    const std::vector<std::string> files = files_like(*pattern);
+    std::size_t outputs = 0;
+    for (const PieceWords& p : words.pieces) outputs += p.files.size();
+    // Where a dataset has several files of outputs, each has one of scores.
+    if (outputs > words.pieces.size() && files.size() < outputs)
+      return fail(fmt::format("scores of {} of {} files of outputs", files.size(), outputs), *pattern);
+    for (const std::string& f : files)
+      if (const std::string why = samples_differ(f, words.pieces.front().task, m.items); !why.empty())
+        return fail(why, f);
+    return scores_of_files(files, *at);
   }
   if (fs::exists(words.scores)) return scores_of_files({words.scores}, *at);
   return scores_of_last_line(metric_directory(m.id) + "/out.log");
 }
 
 Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
-  m.ended = result && result->ended > 0 ? result->ended : unix_seconds();
+  m.ended = result && result->ended > 0 ? result->ended
+            : result == nullptr         ? last_seen(metric_directory(m.id), m.begun)
+                                        : unix_seconds();
   bool again = true;
   Scores scores;
   if (result == nullptr) {
@@ -213,12 +245,14 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
     m.kind = "time limit";
     m.why = fmt::format("the metric ran longer than {:g} s", config_.metric.limit_s);
   } else if (!result->exit.good()) {
-    const FailureCause cause = hooks_.cause ? hooks_.cause(metric_directory(m.id) + "/out.log") : FailureCause{};
+    const std::string log = metric_directory(m.id) + "/out.log";
+    const FailureCause cause = hooks_.cause ? hooks_.cause(log) : FailureCause{};
     m.kind = cause.reason.empty() ? describe(result->exit) : cause.reason;
-    m.why = cause.line.empty() ? describe(result->exit) : cause.line;
+    m.why = fmt::format("{} (log: {})", cause.line.empty() ? "it said nothing" : cause.line, log);
     again = cause.again;
   } else if (auto read = read_scores(m); read) {
-    scores = std::move(*read);
+    scores = std::move(read->scores);
+    for (const std::string& name : read->left_out) m.why += (m.why.empty() ? "no number: " : ", ") + name;
   } else {
     m.kind = "no scores";
     m.why = read.error().line();
@@ -230,18 +264,12 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
     metric_kinds_.clear();
     metric_kinds_[""] = 1;
     const StoredCheckpoint* c = checkpoint(m.checkpoint);
-    if (result->started > 0) {
-      const double value = std::max(1e-9, (result->ended - result->started) / static_cast<double>(m.items));
-      auto& prior = priors_[{c->model, m.dataset}]["metric_item_s"];
-      prior.value = prior.count == 0 ? value : 0.5 * (prior.value + value);
-      ++prior.count;
-      return store_.measured(c->model, m.dataset, "metric_item_s", value);
-    }
+    if (result->started > 0) return remember(c->model, m.dataset, "metric", m.items, result->ended - result->started);
     return {};
   }
   if (m.state == "hopeless" && metric_kinds_.count("") == 0 &&
       (m.kind == "cannot start" || ++metric_kinds_[m.kind] >= kSameFailures))
-    metrics_hopeless_ = m.kind + ": " + m.why;
+    metrics_hopeless_ = reason_text(m.kind, m.why);
   return {};
 }
 
@@ -250,21 +278,37 @@ ScoredDataset Coordinator::standing(const StoredCheckpoint& c, const EvalDataset
   ScoredDataset s;
   s.checkpoint = c.id;
   s.dataset = d.name;
-  std::map<std::string, double> sums;
+  std::map<std::string, std::pair<double, std::int64_t>> sums;  // over the metrics that have this score
   std::string metric_why;
   for (const StoredMetric& m : metrics_) {
     if (m.checkpoint != c.id || m.dataset != d.name) continue;
     if (m.state != "ended") {
-      if (!m.why.empty()) metric_why = m.kind + ": " + m.why;
+      if (!m.why.empty()) metric_why = reason_text(m.kind, m.why);
       continue;
     }
     s.scored_items += m.items;
+    ++s.parts;
+    if (!m.why.empty()) s.left_out += (s.left_out.empty() ? "" : "; ") + m.why;
     if (const auto it = scores_.find(m.id); it != scores_.end())
-      for (const auto& [name, value] : it->second) sums[name] += value * static_cast<double>(m.items);
+      for (const auto& [name, value] : it->second) {
+        const double n = static_cast<double>(m.items);
+        auto& [sum, parts] = sums[name];
+        sum += is_standard_error(name) && m.items < d.items ? n * value * n * value : n * value;
+        ++parts;
+      }
   }
   if (s.scored_items == d.items) {
     s.state = "scored";
-    for (const auto& [name, sum] : sums) s.scores.emplace_back(name, sum / static_cast<double>(d.items));
+    for (const auto& [name, sum] : sums) {
+      // Of some of the items it is no score of the dataset.
+      if (sum.second < s.parts) {
+        s.left_out +=
+            fmt::format("{}{} is there for {} of {} pieces", s.left_out.empty() ? "" : "; ", name, sum.second, s.parts);
+        continue;
+      }
+      const bool error = is_standard_error(name) && s.parts > 1;
+      s.scores.emplace_back(name, (error ? std::sqrt(sum.first) : sum.first) / static_cast<double>(d.items));
+    }
     return s;
   }
   const auto gave_up = std::find_if(pieces_.begin(), pieces_.end(), [&](const StoredPiece& p) {

@@ -16,6 +16,8 @@
 
 namespace orrery {
 
+double unix_seconds();
+
 class Coordinator {
  public:
   Coordinator(const EvalConfig& config, TrialRunner& runner, const EvalHooks& hooks, RunStore store, std::string state)
@@ -30,6 +32,10 @@ class Coordinator {
 
  private:
   // coordinator.cc
+  Status agree_on_commands();
+  MeasuredTimes measured(const std::string& model, const std::string& dataset) const;
+  Status remember(const std::string& model, const std::string& dataset, const std::string& kind, std::int64_t items,
+                  double seconds);
   Status scan();
   Status scan_model(const EvalModel& model);
   Status mark(StoredCheckpoint& c, const std::string& state, const std::string& why);
@@ -37,13 +43,16 @@ class Coordinator {
 
   // coordinator_trials.cc
   void plan();
+  Status keep_words_short();
   Status dispatch();
   Status begin_trials(const std::vector<std::pair<const EvalTrial*, JobPlace>>& now);
   Status watch_trials();
   Status look_for_outputs(StoredTrial& t, const std::optional<JobResult>& result, std::vector<StoredPiece*>& changed);
   Status end_trial(StoredTrial& t, const JobResult* result);
   Status give_up(const StoredCheckpoint& c, const EvalDataset& d, ItemRange range, const std::string& why);
-  void remember_times(const StoredTrial& t, const JobResult& r);
+  Status remember_times(const StoredTrial& t, const JobResult& r);
+  double waited_for_room(std::int64_t checkpoint);
+  double last_seen(const std::string& directory, double begun) const;
   std::string trial_directory(std::int64_t trial) const;
   CommandWords words_of(const StoredTrial& t, const std::vector<const StoredPiece*>& pieces) const;
   std::vector<StoredPiece*> pieces_of(std::int64_t trial, const char* state);
@@ -57,7 +66,7 @@ class Coordinator {
   Status begin_metric(StoredMetric& m);
   Status watch_metrics();
   Status end_metric(StoredMetric& m, const JobResult* result);
-  Result<Scores> read_scores(const StoredMetric& m) const;
+  Result<FoundScores> read_scores(const StoredMetric& m) const;
   std::string metric_directory(std::int64_t metric) const;
   CommandWords words_of(const StoredMetric& m) const;
   ScoredDataset standing(const StoredCheckpoint& c, const EvalDataset& d) const;
@@ -70,7 +79,8 @@ class Coordinator {
   const EvalDataset* dataset(const std::string& name) const;
   StoredCheckpoint* checkpoint(std::int64_t id);
   const StoredCheckpoint* checkpoint(std::int64_t id) const;
-  std::string dumped_rule() const;  // "" = outputs are complete when the trial has ended
+  std::string dumped_rule() const;              // "" = outputs are complete when the trial has ended
+  bool seen_early(const StoredPiece& p) const;  // ... or seen before, one piece after the other
 
   const EvalConfig& config_;
   TrialRunner& runner_;
@@ -100,6 +110,8 @@ class Coordinator {
   std::deque<EvalTrial> planned_;
   bool replan_ = true;
   double last_scan_ = 0;
+  const double opened_ = unix_seconds();
+  std::map<std::int64_t, double> waits_for_room_;                   // checkpoint -> since when
   std::map<std::pair<std::int64_t, std::string>, CopyLock> holds_;  // (checkpoint, node)
   std::map<std::string, std::pair<std::uintmax_t, double>> sizes_;  // of outputs that are not made whole
   std::string hopeless_;                                            // why no trial is begun any more
@@ -108,7 +120,5 @@ class Coordinator {
   std::map<std::string, int> metric_kinds_;
   int refused_starts_ = 0;
 };
-
-double unix_seconds();
 
 }  // namespace orrery

@@ -10,13 +10,17 @@
 #include "base/output.h"
 #include "base/text_match.h"
 #include "trials/coordinator_state.h"
+#include "trials/measured.h"
+#include "trials/suite_counts.h"
 
 namespace orrery {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostLost = 5;      // tries that ended without a trace, beside those that failed
+constexpr int kMostLost = 5;  // tries that ended without a trace, beside those that failed
+constexpr const char* kTimeLimit = "time limit";
+constexpr const char* kNoRoomYet = "no room yet";
 constexpr int kSameFailures = 3;  // of the same kind, and nothing has ever worked: no more are begun
 
 double changed_at(const std::string& path) {
@@ -45,6 +49,19 @@ std::string Coordinator::dumped_rule() const {
   return std::any_of(argv.begin(), argv.end(), asks) ? "{output}" : "";
 }
 
+// Where several files may match nobody knows before the trial's end whether all are there.
+bool Coordinator::seen_early(const StoredPiece& p) const {
+  const std::string rule = dumped_rule();
+  if (rule.empty() || rule == "{output}") return !rule.empty();
+  const EvalDataset* d = dataset(p.dataset);
+  std::string own = rule;  // with what the dataset says; directories are no patterns
+  for (const auto& [name, value] :
+       {std::pair<std::string, std::string>("{results}", d == nullptr ? "" : d->results), {"{task}", d->task}})
+    for (std::size_t at = 0; (at = own.find(name, at)) != std::string::npos; at += value.size())
+      own.replace(at, name.size(), value);
+  return !may_be_several(own, config_.inference.dumped_directories);
+}
+
 CommandWords Coordinator::words_of(const StoredTrial& t, const std::vector<const StoredPiece*>& pieces) const {
   const StoredCheckpoint* c = checkpoint(t.checkpoint);
   const std::string directory = trial_directory(t.id);
@@ -54,10 +71,16 @@ CommandWords Coordinator::words_of(const StoredTrial& t, const std::vector<const
   w.model_name = c->model;
   w.outputs = directory + "/outputs";
   w.work = directory + "/work.json";
+  w.samples = directory + "/samples.json";
   for (const StoredPiece* p : pieces) {
     const EvalDataset* d = dataset(p->dataset);
-    w.pieces.push_back({p->dataset, d == nullptr ? p->dataset : d->task, d == nullptr ? p->dataset : d->results,
-                        p->first, p->items, fmt::format("{}/{}-{}-{}.out", w.outputs, p->dataset, p->first, p->items)});
+    w.pieces.push_back({p->dataset,
+                        d == nullptr ? p->dataset : d->task,
+                        d == nullptr ? p->dataset : d->results,
+                        p->first,
+                        p->items,
+                        fmt::format("{}/{}-{}-{}.out", w.outputs, p->dataset, p->first, p->items),
+                        {}});
   }
   return w;
 }
@@ -101,6 +124,7 @@ void Coordinator::plan() {
   std::vector<std::string> fresh_names;
   std::vector<std::pair<EvalUnit, std::string>> alone;
   bool guessed = false;
+  double start_s = config_.trial.start_s;
   for (std::size_t k = 0; k < checkpoints_.size(); ++k) {
     const StoredCheckpoint& c = checkpoints_[k];
     if (c.state != "ready") continue;
@@ -109,11 +133,11 @@ void Coordinator::plan() {
       u.checkpoint = static_cast<std::int32_t>(k);
       u.item_s = d.item_s;
       double metric_s = d.metric_s;
-      if (const auto it = priors_.find({c.model, d.name}); it != priors_.end()) {
-        if (const auto m = it->second.find("item_s"); m != it->second.end()) u.item_s = m->second.value;
-        if (const auto m = it->second.find("metric_item_s"); m != it->second.end())
-          metric_s = m->second.value * static_cast<double>(d.items);
-      }
+      const MeasuredTimes times = measured(c.model, d.name);
+      const bool metric_known = !std::isnan(times.metric_item_s);
+      if (!std::isnan(times.item_s)) u.item_s = times.item_s;
+      start_s = std::max(start_s, config_.trial.start_s + times.item_fixed_s);
+      if (metric_known) metric_s = believed_metric(times, static_cast<double>(d.items), config_.trial.least_s).seconds;
       guessed = guessed || std::isnan(u.item_s);
       if (std::isnan(u.item_s)) u.item_s = config_.prior.item_s;
       if (std::isnan(metric_s)) metric_s = config_.prior.metric_s;
@@ -125,6 +149,12 @@ void Coordinator::plan() {
         u.items = range.second - range.first;
         u.prepare_s = d.prepare_s * share;
         u.metric_s = by_item(d) ? metric_s * share : metric_s;
+        if (metric_known && by_item(d)) {
+          const auto m = believed_metric(times, static_cast<double>(u.items), config_.trial.least_s);
+          u.metric_s = m.seconds;
+          u.metric_fixed_s = m.fixed_s;
+          u.metric_least_items = m.least_items;
+        }
         const bool setback = std::any_of(setbacks_.begin(), setbacks_.end(),
                                          [&](const StoredSetback& b) { return overlap(b, c.id, d.name, range); });
         if (setback) {
@@ -138,23 +168,93 @@ void Coordinator::plan() {
   }
   TrialShape shape;
   shape.gpus = static_cast<std::int64_t>(runner_.places().size());
-  shape.start_s = config_.trial.start_s;
+  shape.start_s = start_s;
   shape.least_s = config_.trial.least_s;
+  shape.limit_s = config_.trial.limit_s;
   shape.several = config_.inference.several;
   shape.error = guessed ? std::max(0.3, config_.simulate.prior_error) : config_.simulate.prior_error;
   const std::vector<EvalTrial> trials = plan_trials(fresh, shape);
   units_ = std::move(fresh);
   unit_datasets_ = std::move(fresh_names);
   for (const auto& [u, name] : alone) {
-    planned_.push_back({u.checkpoint, {{units_.size(), u.first, u.items}}});
+    // What ran into the limit is tried in halves, whatever is believed of its time.
+    std::int64_t parts = 1;
+    if (u.split) {
+      const ItemRange range{u.first, u.first + u.items};
+      for (const StoredSetback& b : setbacks_)
+        if (b.kind == kTimeLimit && overlap(b, checkpoints_[static_cast<std::size_t>(u.checkpoint)].id, name, range))
+          parts = std::min<std::int64_t>(2 * parts, u.items);
+    }
+    std::vector<EvalTrial> own;
+    for (std::int64_t i = 0; i < parts; ++i)
+      own.push_back(
+          {u.checkpoint, {{0, u.first + u.items * i / parts, u.items * (i + 1) / parts - u.items * i / parts}}});
+    keep_below_limit({u}, shape, own);
+    for (EvalTrial& t : own) {
+      for (TrialPiece& p : t.pieces) p.unit = units_.size();
+      planned_.push_back(std::move(t));
+    }
     units_.push_back(u);
     unit_datasets_.push_back(name);
   }
   planned_.insert(planned_.end(), trials.begin(), trials.end());
 }
 
+// Trials whose words the kernel takes: halves of one that it does not. What is too long alone is given up.
+Status Coordinator::keep_words_short() {
+  for (std::size_t i = 0; i < planned_.size(); ++i) {
+    const EvalTrial trial = planned_[i];
+    const StoredCheckpoint& c = checkpoints_[static_cast<std::size_t>(trial.checkpoint)];
+    StoredTrial t;
+    t.checkpoint = c.id;
+    std::vector<StoredPiece> pieces;
+    for (const TrialPiece& p : trial.pieces) {
+      StoredPiece piece;
+      piece.dataset = unit_datasets_[p.unit];
+      piece.first = p.first;
+      piece.items = p.items;
+      pieces.push_back(std::move(piece));
+    }
+    std::vector<const StoredPiece*> mine;
+    for (const StoredPiece& p : pieces) mine.push_back(&p);
+    const auto argv = fill_words(config_.inference.argv, words_of(t, mine));
+    if (!argv) return tl::unexpected(argv.error());
+    const std::string why = too_long(*argv);
+    if (why.empty()) continue;
+    EvalTrial first{trial.checkpoint, {}}, second{trial.checkpoint, {}};
+    if (trial.pieces.size() > 1) {
+      const auto half = trial.pieces.begin() + static_cast<std::ptrdiff_t>(trial.pieces.size() / 2);
+      first.pieces.assign(trial.pieces.begin(), half);
+      second.pieces.assign(half, trial.pieces.end());
+    } else {
+      TrialPiece p = trial.pieces.front();
+      const EvalDataset* d = dataset(unit_datasets_[p.unit]);
+      if (d == nullptr || !may_split(*d) || p.items < 2) {
+        if (auto ok = give_up(c, *d, {p.first, p.first + p.items}, why); !ok) return ok;
+        planned_.erase(planned_.begin() + static_cast<std::ptrdiff_t>(i--));
+        continue;
+      }
+      TrialPiece rest{p.unit, p.first + p.items / 2, p.items - p.items / 2};
+      p.items /= 2;
+      first.pieces = {p};
+      second.pieces = {rest};
+    }
+    planned_[i] = std::move(first);
+    planned_.insert(planned_.begin() + static_cast<std::ptrdiff_t>(i + 1), std::move(second));
+    --i;  // and again
+  }
+  return {};
+}
+
 Status Coordinator::dispatch() {
-  if (replan_) plan();
+  if (replan_) {
+    plan();
+    if (auto ok = keep_words_short(); !ok) return ok;
+  }
+  // A checkpoint that waits for room comes last: what holds the room must end first.
+  std::stable_partition(planned_.begin(), planned_.end(), [&](const EvalTrial& t) {
+    return waits_for_room_.count(checkpoints_[static_cast<std::size_t>(t.checkpoint)].id) == 0;
+  });
   std::vector<JobPlace> free = runner_.places();
   const std::vector<JobPlace> all = free;
   for (const StoredTrial& t : trials_) {
@@ -229,6 +329,9 @@ Status Coordinator::begin_trials(const std::vector<std::pair<const EvalTrial*, J
     for (const StoredPiece& p : pieces) mine.push_back(&p);
     const CommandWords words = words_of(t, mine);
     if (auto ok = write_file(words.work, work_text(words.pieces)); !ok) return ok;
+    const auto names_samples = [](const std::string& w) { return has(w, "{samples_file}"); };
+    if (std::any_of(config_.inference.argv.begin(), config_.inference.argv.end(), names_samples))
+      if (auto ok = write_file(words.samples, samples_text(words.pieces)); !ok) return ok;
     JobSpec spec;
     const auto argv = fill_words(config_.inference.argv, words);
     if (!argv) return tl::unexpected(argv.error());
@@ -298,7 +401,7 @@ Status Coordinator::watch_trials() {
 }
 
 // Pieces whose outputs are there. Files under the name that the command was given appear whole; others count when the
-// trial ended well, or when their size has stayed for two seconds while it goes on.
+// trial ended well, or when their size has stayed for two seconds while it goes on, unless several may match.
 Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResult>& result,
                                      std::vector<StoredPiece*>& changed) {
   const std::string rule = dumped_rule();
@@ -314,6 +417,7 @@ Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResu
       const std::vector<std::string> files = files_like(*pattern);
       if (files.empty()) continue;
       const bool whole = rule == "{output}" || (result && result->good());
+      if (!whole && !seen_early(*p)) continue;
       if (!whole) {
         std::error_code gone;
         std::uintmax_t size = 0;
@@ -325,8 +429,15 @@ Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResu
         }
         if (result || size == 0 || unix_seconds() - since < 2) continue;
       }
-      p->output = files.front();
-      p->ended = changed_at(files.front());
+      if (auto why = outputs_short_of(config_.inference.suite, files, p->items); !why.empty()) {
+        if (t.why.empty()) t.why = std::move(why);
+        continue;
+      }
+      p->output.clear();
+      for (const std::string& f : files) {
+        p->output += (p->output.empty() ? "" : "\n") + f;
+        p->ended = std::max(p->ended, changed_at(f));
+      }
     }
     p->state = "dumped";
     changed.push_back(p);
@@ -336,10 +447,24 @@ Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResu
   return {};
 }
 
+double Coordinator::waited_for_room(std::int64_t checkpoint) {
+  return unix_seconds() - waits_for_room_.try_emplace(checkpoint, unix_seconds()).first->second;
+}
+
+// When a job that left no result was last heard of: it may have ended long before anybody looked.
+double Coordinator::last_seen(const std::string& directory, double begun) const {
+  if (begun >= opened_) return unix_seconds();
+  double seen = begun;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
+    seen = std::max(seen, changed_at(it->path().string()));
+  return std::min(seen, unix_seconds());
+}
+
 Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
   std::vector<StoredPiece*> changed;
   if (auto ok = look_for_outputs(t, result ? std::optional(*result) : std::nullopt, changed); !ok) return ok;
-  t.ended = result ? result->ended : unix_seconds();
+  t.ended = result ? result->ended : last_seen(trial_directory(t.id), t.begun);
   if (!runner_.local()) t.node = runner_.node_of(trial_directory(t.id));
   if (result) {
     t.loaded = result->started;
@@ -357,6 +482,10 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     t.kind = "lost";
     t.why = "its process or its node is gone";
     counts = false;
+  } else if (result->no_room_yet && waited_for_room(t.checkpoint) < config_.trial.limit_s) {
+    t.kind = kNoRoomYet;
+    t.why = result->error;
+    counts = false;
   } else if (!result->error.empty()) {
     t.kind = result->cannot_start ? "cannot start" : result->no_model ? "no model" : "no result";
     t.why = result->error;
@@ -366,19 +495,24 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     t.why = "it was told to stop";
     counts = false;
   } else if (result->timed_out) {
-    t.kind = "time limit";
+    t.kind = kTimeLimit;
     t.why = fmt::format("it ran longer than {:g} s", config_.trial.limit_s);
   } else if (!result->exit.good()) {
-    const FailureCause cause = hooks_.cause ? hooks_.cause(trial_directory(t.id) + "/out.log") : FailureCause{};
+    const std::string log = trial_directory(t.id) + "/out.log";
+    const FailureCause cause = hooks_.cause ? hooks_.cause(log) : FailureCause{};
     t.kind = cause.reason.empty() ? describe(result->exit) : cause.reason;
-    t.why = cause.line.empty() ? describe(result->exit) : cause.line;
+    t.why = fmt::format("{} (log: {})", cause.line.empty() ? "it said nothing" : cause.line, log);
     again = cause.again;
   } else if (!left.empty()) {
     t.kind = "no outputs";
-    t.why = "it ended well without outputs of " + left.front()->dataset;
+    if (t.why.empty()) t.why = "it ended well without outputs of " + left.front()->dataset;
   }
-  t.state = t.kind.empty() ? "ended" : result == nullptr || t.kind == "stopped" ? "lost" : "failed";
-  if (t.kind.empty() && result != nullptr) remember_times(t, *result);
+  t.state = t.kind.empty()                                                     ? "ended"
+            : result == nullptr || t.kind == "stopped" || t.kind == kNoRoomYet ? "lost"
+                                                                               : "failed";
+  if (result != nullptr && !result->load_from.empty()) waits_for_room_.erase(t.checkpoint);
+  if (t.kind.empty() && result != nullptr)
+    if (auto ok = remember_times(t, *result); !ok) return ok;
 
   const StoredCheckpoint* c = checkpoint(t.checkpoint);
   if (t.kind == "no model" && !fs::exists(c->path))
@@ -386,11 +520,11 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
 
   // The first piece without outputs is the suspect, where outputs appear one by one; else any of them may be.
   std::vector<StoredSetback> setbacks;
-  const bool one_by_one = !dumped_rule().empty();
+  const bool one_by_one = std::all_of(left.begin(), left.end(), [&](const StoredPiece* p) { return seen_early(*p); });
   for (std::size_t i = 0; i < left.size(); ++i) {
     left[i]->state = "released";
     changed.push_back(left[i]);
-    if (t.kind == "not begun" || t.kind == "stopped") continue;
+    if (t.kind == "not begun" || t.kind == "stopped" || t.kind == kNoRoomYet) continue;
     if (one_by_one && i > 0) continue;
     const bool sure = one_by_one || left.size() == 1;
     setbacks.push_back({t.checkpoint, left[i]->first, left[i]->items, t.gpu, t.id, counts && sure, left[i]->dataset,
@@ -413,12 +547,12 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     const bool over = tries(true) > config_.trial.retries || tries(false) > kMostLost || (!again && sure);
     const EvalDataset* d = dataset(b.dataset);
     if (!over || d == nullptr) continue;
-    if (auto ok = give_up(*c, *d, range, t.kind + ": " + t.why); !ok) return ok;
+    if (auto ok = give_up(*c, *d, range, reason_text(t.kind, t.why)); !ok) return ok;
   }
   // The same failure over and over and never anything good: the command or the model is at fault, not the trials.
   if (!t.kind.empty() && counts && kinds_.count("") == 0) {
     const int same = ++kinds_[t.kind];
-    if (t.kind == "cannot start" || (!again && same >= kSameFailures)) hopeless_ = t.kind + ": " + t.why;
+    if (t.kind == "cannot start" || (!again && same >= kSameFailures)) hopeless_ = reason_text(t.kind, t.why);
     if (t.kind == "no model" && !config_.cluster.storage_when_full && fs::exists(c->path)) hopeless_ = t.why;
     if (!hopeless_.empty()) replan_ = true;
   }
@@ -426,19 +560,15 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
 }
 
 // What a trial that ended well says of times: between the outputs where they appear one by one, else in proportion.
-void Coordinator::remember_times(const StoredTrial& t, const JobResult& r) {
+Status Coordinator::remember_times(const StoredTrial& t, const JobResult& r) {
   const StoredCheckpoint* c = checkpoint(t.checkpoint);
   std::vector<const StoredPiece*> mine;
   for (const StoredPiece& p : pieces_)
     if (p.trial == t.id && p.state == "dumped") mine.push_back(&p);
-  if (mine.empty() || c == nullptr) return;
+  if (mine.empty() || c == nullptr) return {};
   std::sort(mine.begin(), mine.end(), [](const StoredPiece* a, const StoredPiece* b) { return a->ended < b->ended; });
   const auto keep = [&](const StoredPiece& p, double seconds) {
-    const double value = std::max(1e-9, seconds / static_cast<double>(p.items));
-    auto& prior = priors_[{c->model, p.dataset}]["item_s"];
-    prior.value = prior.count == 0 ? value : 0.5 * (prior.value + value);
-    ++prior.count;
-    (void)store_.measured(c->model, p.dataset, "item_s", value);
+    return remember(c->model, p.dataset, "item", p.items, seconds);
   };
   // The command may say when it has begun with the items: a file "started" beside its outputs.
   const double said = changed_at(trial_directory(t.id) + "/outputs/started");
@@ -447,23 +577,27 @@ void Coordinator::remember_times(const StoredTrial& t, const JobResult& r) {
     double from = begin;
     for (const StoredPiece* p : mine) {
       // Where the start is only believed, the first piece says little.
-      if (said > r.started || p != mine.front() || mine.size() == 1) keep(*p, p->ended - from);
+      if (said > r.started || p != mine.front() || mine.size() == 1)
+        if (auto ok = keep(*p, p->ended - from); !ok) return ok;
       from = p->ended;
     }
-    return;
+    return {};
   }
   double believed = 0;
   const auto item_s = [&](const StoredPiece& p) {
-    const auto it = priors_.find({c->model, p.dataset});
-    if (it != priors_.end() && it->second.count("item_s") != 0) return it->second.at("item_s").value;
+    if (const MeasuredTimes times = measured(c->model, p.dataset); !std::isnan(times.item_s)) return times.item_s;
     const EvalDataset* d = dataset(p.dataset);
     return d == nullptr || std::isnan(d->item_s) ? config_.prior.item_s : d->item_s;
   };
   for (const StoredPiece* p : mine) believed += item_s(*p) * static_cast<double>(p->items);
   const double took = std::max(0.0, r.ended - begin);
+  std::vector<double> seconds;  // by what was believed before
   for (const StoredPiece* p : mine)
-    keep(*p, believed > 0 ? took * item_s(*p) * static_cast<double>(p->items) / believed
-                          : took / static_cast<double>(mine.size()));
+    seconds.push_back(believed > 0 ? took * item_s(*p) * static_cast<double>(p->items) / believed
+                                   : took / static_cast<double>(mine.size()));
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    if (auto ok = keep(*mine[i], seconds[i]); !ok) return ok;
+  return {};
 }
 
 }  // namespace orrery

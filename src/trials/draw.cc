@@ -6,6 +6,7 @@
 #include <random>
 
 #include "base/parallel.h"
+#include "trials/measured.h"
 
 namespace orrery {
 namespace {
@@ -46,19 +47,23 @@ BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed, const Mea
   for (const EvalDataset& d : config.datasets) {
     EvalUnit u;
     u.items = d.items;
-    MeasuredTimes known{d.item_s, d.metric_s / static_cast<double>(d.items)};
-    if (const auto it = measured.find({config.models.front().name, d.name}); it != measured.end()) {
-      if (!std::isnan(it->second.item_s)) known.item_s = it->second.item_s;
-      if (!std::isnan(it->second.metric_item_s)) known.metric_item_s = it->second.metric_item_s;
-    }
+    MeasuredTimes known;
+    if (const auto it = measured.find({config.models.front().name, d.name}); it != measured.end()) known = it->second;
+    if (std::isnan(known.item_s)) known.item_s = d.item_s;
     u.item_s = std::isnan(known.item_s) ? config.prior.item_s : known.item_s;
-    u.metric_s =
-        std::isnan(known.metric_item_s) ? config.prior.metric_s : known.metric_item_s * static_cast<double>(d.items);
+    u.metric_s = std::isnan(d.metric_s) ? config.prior.metric_s : d.metric_s;
+    if (!std::isnan(known.metric_item_s)) {
+      const BelievedMetric m = believed_metric(known, static_cast<double>(d.items), config.trial.least_s);
+      u.metric_s = m.seconds;
+      u.metric_fixed_s = d.metric_by_item ? m.fixed_s : 0;
+      u.metric_least_items = m.least_items;
+    }
     u.prepare_s = d.prepare_s;
     u.judge = judge_index(config, d.judge);
     u.split = d.split && config.inference.splits;
     u.metric_by_item = d.metric_by_item;
-    out.defaulted += std::isnan(known.item_s) || std::isnan(known.metric_item_s) ? 1 : 0;
+    out.defaulted += std::isnan(known.item_s) || (std::isnan(known.metric_item_s) && std::isnan(d.metric_s)) ? 1 : 0;
+    out.start_s = std::max(out.start_s, known.item_fixed_s);
     add(u, d.name);
   }
   Draws draws(seed);
@@ -97,6 +102,7 @@ std::vector<EvalUnit> draw_truth(const std::vector<EvalUnit>& believed, double e
     u.item_s *= factor;
     u.prepare_s *= factor;
     u.metric_s *= factor;
+    u.metric_fixed_s *= factor;
   }
   return truth;
 }
@@ -110,6 +116,7 @@ SimCluster cluster_of(const EvalConfig& config, std::int64_t nodes) {
   c.nodes = nodes;
   c.gpus_per_node = config.cluster.gpus_per_node;
   c.cpu_jobs = nodes * config.cluster.cpu_jobs_per_node;
+  c.metrics_on_gpus = config.cluster.metrics_on_gpus;
   c.link_bytes_per_s = config.cluster.link_gbit_per_s * 1e9 / 8;
   for (const EvalModel& m : config.models) c.model_bytes.push_back(std::isnan(m.size_gb) ? 0 : m.size_gb * 1e9);
   c.start_s = config.trial.start_s;
@@ -124,19 +131,41 @@ TrialShape shape_of(const EvalConfig& config, std::int64_t nodes) {
   s.least_s = config.trial.least_s;
   s.error = config.simulate.prior_error;
   s.several = config.inference.several;
+  s.limit_s = config.trial.limit_s;
   return s;
 }
 
 PlannedEvals plan_evals(const EvalConfig& config, BelievedUnits believed) {
   PlannedEvals out;
   out.nodes = config.cluster.nodes;
-  const SimCluster cluster = cluster_of(config, out.nodes);
+  SimCluster cluster = cluster_of(config, out.nodes);
+  TrialShape shape = shape_of(config, out.nodes);
+  cluster.start_s += believed.start_s;
+  shape.start_s += believed.start_s;
   const std::vector<EvalUnit>& units = believed.units;
-  out.trials = plan_trials(units, shape_of(config, out.nodes));
+  out.trials = plan_trials(units, shape);
   out.timeline = simulate_trials(out.trials, units, cluster, {});
   out.baseline_s = simulate_trials(one_trial_a_unit(units), units, cluster, kBaseline).makespan_s;
   out.size_partitioner_s = simulate_trials(size_partition(units), units, cluster, kSizePartitioner).makespan_s;
-  out.bound_s = makespan_bound(units, out.nodes * config.cluster.gpus_per_node, load_seconds(cluster));
+  out.terms = makespan_terms(units, shape.gpus, cluster.cpu_jobs, cluster.judge_at_once, load_seconds(cluster));
+  if (cluster.metrics_on_gpus) {  // places of both kinds share what inference leaves of them
+    const double gpus = static_cast<double>(shape.gpus), jobs = static_cast<double>(cluster.cpu_jobs);
+    out.terms.cpu_jobs_s = (out.terms.gpus_s * gpus + out.terms.cpu_jobs_s * jobs) / (gpus + jobs);
+  }
+  out.bound_s = out.terms.bound_s();
+  if (out.timeline.makespan_s > out.baseline_s) {
+    // Where CPU jobs are scarce the order of metrics decides: one trial a dataset may be the better one here too.
+    std::vector<EvalTrial> single = one_trial_a_unit(units);
+    keep_below_limit(units, shape, single);
+    EvalTimeline other = simulate_trials(single, units, cluster, {});
+    if (other.makespan_s < out.timeline.makespan_s) {
+      out.trials = std::move(single);
+      out.timeline = std::move(other);
+    }
+  }
+  for (const EvalUnit& u : units)
+    if (const double s = shortest_trial_s(u, shape); u.checkpoint == 0 && s > shape.limit_s)
+      out.over_limit.emplace_back(believed.datasets[static_cast<std::size_t>(u.dataset)], s);
   out.believed = std::move(believed);
   return out;
 }

@@ -18,6 +18,7 @@ struct BelievedUnits {
   std::vector<EvalUnit> units;
   std::vector<std::string> datasets;
   std::int64_t defaulted = 0;
+  double start_s = 0;  // measured: of a trial beside [trial] start_s
 };
 
 // Deterministic in `seed`: times of [[drawn]] datasets by their law, all in an order drawn as well, so that no order
@@ -42,6 +43,9 @@ struct PlannedEvals {
   std::vector<EvalTrial> trials;
   EvalTimeline timeline;
   double baseline_s = 0, size_partitioner_s = 0, bound_s = 0;
+  MakespanTerms terms;
+  // Datasets of which the shortest trial is longer than [trial] limit_s, with its seconds.
+  std::vector<std::pair<std::string, double>> over_limit;
 };
 PlannedEvals plan_evals(const EvalConfig& config, BelievedUnits believed);
 

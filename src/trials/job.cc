@@ -60,19 +60,13 @@ std::optional<JobSpec> read_job(const std::string& directory) {
 
 int write_result(const std::string& directory, JobResult r) {
   r.ended = unix_now();
-  const Json j{{"status", r.exit.status},
-               {"signal", r.exit.signal},
-               {"error", r.error},
-               {"cannot_start", r.cannot_start},
-               {"timed_out", r.timed_out},
-               {"stopped", r.stopped},
-               {"no_model", r.no_model},
-               {"began", r.began},
-               {"started", r.started},
-               {"ended", r.ended},
-               {"load_s", r.load_s},
-               {"load_from", r.load_from},
-               {"loaded_here", r.loaded_here},
+  const Json j{{"status", r.exit.status},  {"signal", r.exit.signal},
+               {"error", r.error},         {"cannot_start", r.cannot_start},
+               {"timed_out", r.timed_out}, {"stopped", r.stopped},
+               {"no_model", r.no_model},   {"no_room_yet", r.no_room_yet},
+               {"began", r.began},         {"started", r.started},
+               {"ended", r.ended},         {"load_s", r.load_s},
+               {"load_from", r.load_from}, {"loaded_here", r.loaded_here},
                {"load_note", r.load_note}};
   const std::string text = j.dump(1, ' ', false, Json::error_handler_t::replace);
   // Durable before it has its name: a result that is there is true, also after the machine went down.
@@ -100,8 +94,16 @@ bool load_model(const JobSpec& spec, std::string& path, NodeCopy& copy, JobResul
   // A checkpoint that vanished may still be in memory.
   if (files && files->fingerprint != spec.fingerprint)
     return refuse({"was altered since it was found", spec.source, "it is found anew under its new state"});
+  constexpr double kWaitForRoom = 10;  // seconds: then another trial may have the GPU
   bool no_room = false;
   auto got = acquire_copy(spec.copy, spec.source, files ? *files : gone, no_room);
+  while (!got && no_room && !spec.storage_when_full && room_may_come(spec.copy, files ? files->bytes : 0)) {
+    r.stopped = asked_to_stop != 0;
+    r.no_room_yet = unix_now() - r.began > kWaitForRoom;
+    if (r.stopped || r.no_room_yet) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    got = acquire_copy(spec.copy, spec.source, files ? *files : gone, no_room);
+  }
   if (got) {
     copy = std::move(*got);
     path = copy.path;
@@ -143,6 +145,7 @@ std::optional<JobResult> read_result(const std::string& directory) {
   r.timed_out = j["timed_out"];
   r.stopped = j["stopped"];
   r.no_model = j["no_model"];
+  r.no_room_yet = j.value("no_room_yet", false);
   r.began = j["began"];
   r.started = j["started"];
   r.ended = j["ended"];

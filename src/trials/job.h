@@ -34,6 +34,7 @@ struct JobResult {
   Exit exit;
   std::string error;  // why nothing was run: "" = it was
   bool cannot_start = false, timed_out = false, stopped = false, no_model = false;
+  bool no_room_yet = false;                  // of no_model: copies that are in use could still go
   double began = 0, started = 0, ended = 0;  // Unix seconds: the job, its command, its end
   double load_s = 0;
   std::string load_from;  // "memory", "storage"; "" = none

@@ -27,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
+constexpr double kSlack = 1 << 20;                    // bytes: names, locks
 constexpr std::size_t kPiece = std::size_t{1} << 18;  // bytes: what those who load at once take turns with
 
 std::string reason() { return std::strerror(errno); }
@@ -215,7 +216,6 @@ bool remove_unused(const std::string& own, const std::string& key, double idle_s
 
 // Whether `bytes` fit now; copies that nobody uses go first.
 bool make_room(const CopyTerms& terms, const std::string& own, const std::string& mine, std::uint64_t bytes) {
-  constexpr double kSlack = 1 << 20;  // names, locks
   const auto fits = [&] {
     const double need = static_cast<double>(bytes) + kSlack;
     if (free_bytes(own) < need) return false;
@@ -279,8 +279,11 @@ Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source,
     remove_all(directory + ".part");
     if (!make_room(terms, *own, key, files.bytes)) {
       no_room = true;
-      return fail(fmt::format("no room for {:.3f} GB, {:.3f} are free", static_cast<double>(files.bytes) / 1e9,
-                              free_bytes(*own) / 1e9),
+      const double need = static_cast<double>(files.bytes), used = static_cast<double>(bytes_below(*own));
+      const std::string allowed =
+          terms.most_bytes > 0 ? fmt::format(", {:.6g} GB are allowed (shared_memory_gb)", terms.most_bytes / 1e9) : "";
+      return fail(fmt::format("no room for {:.6g} GB: {:.6g} GB are free, copies in use take {:.6g} GB{}", need / 1e9,
+                              free_bytes(*own) / 1e9, used / 1e9, allowed),
                   *own);
     }
     const Status copied = copy_all(terms, *own, source, files, directory + ".part/" + name, no_room);
@@ -292,6 +295,13 @@ Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source,
       return fail("cannot be renamed: " + reason(), directory + ".part");
     out.made_here = true;
   }
+}
+
+bool room_may_come(const CopyTerms& terms, std::uint64_t bytes) {
+  const auto own = own_directory(terms);
+  if (!own) return false;
+  const double need = static_cast<double>(bytes), used = static_cast<double>(bytes_below(*own));
+  return used > 0 && need + kSlack <= free_bytes(*own) + used && (terms.most_bytes <= 0 || need <= terms.most_bytes);
 }
 
 CopyLock hold_copy(const CopyTerms& terms, const std::string& source, const std::string& fingerprint) {

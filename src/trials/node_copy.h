@@ -50,6 +50,9 @@ struct NodeCopy {
 Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source, const CheckpointFiles& files,
                               bool& no_room);
 
+// Whether `bytes` would fit if copies went that are in use now.
+bool room_may_come(const CopyTerms& terms, std::uint64_t bytes);
+
 // Holds the copy without making it, so that it stays between trials. Empty while there is none or it is being made.
 CopyLock hold_copy(const CopyTerms& terms, const std::string& source, const std::string& fingerprint);
 

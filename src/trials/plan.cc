@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 namespace orrery {
 namespace {
@@ -37,7 +38,9 @@ class Placement {
     const EvalUnit& unit = units_[part.unit];
     const double all = unit.gpu_s();
     const bool by_item = unit.split && unit.metric_by_item;
-    const double metric_share = by_item ? unit.metric_s / std::max(all, 1e-12) : 0;  // scored in proportion
+    // Scored in proportion, beside what each job takes.
+    const double metric_share = by_item ? (unit.metric_s - unit.metric_fixed_s) / std::max(all, 1e-12) : 0;
+    if (by_item) end -= unit.metric_fixed_s;
     const double by = std::min(end - (by_item ? 0 : unit.metric_s), unit.split ? fill : end);
     const auto load_with = [&](std::size_t g) {
       return out.load[g] + (last[g] == unit.checkpoint ? 0 : shape_.start_s);
@@ -102,11 +105,17 @@ void sort_parts(const std::vector<EvalUnit>& units, std::vector<TrialPiece>& par
 }
 
 // A unit whose answers are scored one by one, for long: in parts, of which each is scored by a job of its own.
-void add_parts(const EvalUnit& unit, std::size_t u, double bound, std::vector<TrialPiece>& out) {
+void add_parts(const EvalUnit& unit, std::size_t u, double bound, double least_s, std::vector<TrialPiece>& out) {
   std::int64_t n = 1;
-  if (unit.split && unit.metric_by_item && bound > 0)
-    n = static_cast<std::int64_t>(
-        std::clamp(std::ceil(unit.metric_s / (0.25 * bound)), 1.0, static_cast<double>(unit.items)));
+  if (unit.split && unit.metric_by_item && bound > 0) {
+    // Parts in which what each job takes anew is most of it win nothing.
+    const double fixed = unit.metric_fixed_s, each = std::max({0.25 * bound - fixed, fixed, 1e-12});
+    const double most = std::min(std::round(static_cast<double>(unit.items / unit.metric_least_items)),
+                                 std::floor((unit.gpu_s() + unit.metric_s) / least_s));
+    n = static_cast<std::int64_t>(std::min(std::ceil((unit.metric_s - fixed) / each * (1 - 1e-9)),
+                                           std::min(most, static_cast<double>(unit.items))));
+    n = std::max<std::int64_t>(n, 1);
+  }
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t begin = unit.items * i / n, end = unit.items * (i + 1) / n;
     out.push_back({u, unit.first + begin, end - begin});
@@ -203,26 +212,91 @@ double gpu_seconds(const EvalUnit& unit, const TrialPiece& piece) {
 }
 
 double metric_seconds(const EvalUnit& unit, const TrialPiece& piece) {
-  return unit.metric_s * static_cast<double>(piece.items) / static_cast<double>(unit.items);
+  const double share = static_cast<double>(piece.items) / static_cast<double>(unit.items);
+  return unit.metric_fixed_s + (unit.metric_s - unit.metric_fixed_s) * share;
 }
 
+double shortest_trial_s(const EvalUnit& unit, const TrialShape& shape) {
+  return shape.start_s + (unit.split ? unit.gpu_s() / static_cast<double>(unit.items) : unit.gpu_s());
+}
+
+void keep_below_limit(const std::vector<EvalUnit>& units, const TrialShape& shape, std::vector<EvalTrial>& trials) {
+  const double most = shape.limit_s - shape.start_s;
+  std::vector<std::vector<EvalTrial>> turns;
+  for (const EvalTrial& trial : trials) {
+    std::size_t turn = 0;
+    double filled = 0;
+    EvalTrial now{trial.checkpoint, {}};
+    const auto end = [&] {
+      if (now.pieces.empty()) return;
+      if (turns.size() <= turn) turns.emplace_back();
+      turns[turn++].push_back(std::exchange(now, {trial.checkpoint, {}}));
+      filled = 0;
+    };
+    for (TrialPiece piece : trial.pieces) {
+      const EvalUnit& unit = units[piece.unit];
+      while (piece.items > 0) {
+        const double seconds = gpu_seconds(unit, piece);
+        const bool alone = now.pieces.empty(), fits = filled + seconds <= most * (1 + 1e-9);
+        if (!fits && !alone) {
+          end();
+          continue;
+        }
+        TrialPiece part = piece;
+        if (!fits && unit.split && shortest_trial_s(unit, shape) <= shape.limit_s) {
+          const auto parts = static_cast<std::int64_t>(std::ceil(seconds / most));
+          part.items = std::max<std::int64_t>(1, piece.items / parts);
+        }
+        now.pieces.push_back(part);
+        filled += gpu_seconds(unit, part);
+        piece.first += part.items;
+        piece.items -= part.items;
+      }
+    }
+    end();
+  }
+  if (turns.size() < 2) return;
+  trials.clear();
+  for (auto& turn : turns) trials.insert(trials.end(), turn.begin(), turn.end());
+  std::stable_sort(trials.begin(), trials.end(),
+                   [](const EvalTrial& a, const EvalTrial& b) { return a.checkpoint < b.checkpoint; });
+}
+
+double MakespanTerms::bound_s() const { return load_s + std::max(longest_s, gpus_s); }
+double MakespanTerms::bound_with_cpus_s() const { return load_s + std::max({longest_s, gpus_s, cpu_jobs_s, judge_s}); }
+
 double makespan_bound(const std::vector<EvalUnit>& units, std::int64_t gpus, double load_s) {
-  double total = 0, longest = 0;
+  return makespan_terms(units, gpus, 1, {}, load_s).bound_s();
+}
+
+MakespanTerms makespan_terms(const std::vector<EvalUnit>& units, std::int64_t gpus, std::int64_t cpu_jobs,
+                             const std::vector<std::int64_t>& judge_at_once, double load_s) {
+  MakespanTerms t;
+  t.load_s = load_s;
+  std::vector<double> of_judge(judge_at_once.size(), 0);
   for (const EvalUnit& u : units) {
     const double item = u.gpu_s() / static_cast<double>(u.items);
     const double inference = u.split ? item : u.gpu_s();
-    const double metric = u.split && u.metric_by_item ? u.metric_s / static_cast<double>(u.items) : u.metric_s;
-    longest = std::max(longest, inference + metric);
-    total += u.gpu_s();
+    const double metric = u.split && u.metric_by_item ? metric_seconds(u, {0, u.first, 1}) : u.metric_s;
+    t.longest_s = std::max(t.longest_s, inference + metric);
+    t.gpus_s += u.gpu_s() / static_cast<double>(gpus);
+    t.cpu_jobs_s += u.metric_s / static_cast<double>(cpu_jobs);
+    if (u.judge < 0 || static_cast<std::size_t>(u.judge) >= of_judge.size()) continue;
+    const auto j = static_cast<std::size_t>(u.judge);
+    of_judge[j] += u.metric_s / static_cast<double>(judge_at_once[j]);
+    if (of_judge[j] > t.judge_s) {
+      t.judge_s = of_judge[j];
+      t.judge = u.judge;
+    }
   }
-  return load_s + std::max(longest, total / static_cast<double>(gpus));
+  return t;
 }
 
 std::vector<EvalTrial> plan_trials(const std::vector<EvalUnit>& units, const TrialShape& shape) {
   if (units.empty()) return {};
   std::vector<TrialPiece> parts, kept;
   const double bound = makespan_bound(units, shape.gpus, 0);
-  for (std::size_t u = 0; u < units.size(); ++u) add_parts(units[u], u, bound, parts);
+  for (std::size_t u = 0; u < units.size(); ++u) add_parts(units[u], u, bound, shape.least_s, parts);
   keep_back(units, shape, parts, kept);
   sort_parts(units, parts);
   const Placement placement(units, shape, parts);
@@ -263,7 +337,11 @@ std::vector<EvalTrial> plan_trials(const std::vector<EvalUnit>& units, const Tri
                      [](const EvalTrial& a, const EvalTrial& b) { return a.checkpoint < b.checkpoint; });
   }
 
-  add_tail(units, shape, std::move(kept), trials);
+  keep_below_limit(units, shape, trials);
+  std::vector<EvalTrial> tail;
+  add_tail(units, shape, std::move(kept), tail);
+  keep_below_limit(units, shape, tail);
+  trials.insert(trials.end(), tail.begin(), tail.end());
   return trials;
 }
 

@@ -13,7 +13,9 @@ struct EvalUnit {
   std::int32_t checkpoint = 0, dataset = 0;  // indices of the caller
   std::int64_t first = 0, items = 1;         // [first, first + items)
   double item_s = 0, prepare_s = 0;          // of inference on one GPU; prepare_s of all items, which pieces share
-  double metric_s = 0;                       // of all items, on a CPU
+  double metric_s = 0;                       // of all items in one job, on a CPU
+  double metric_fixed_s = 0;                 // of it what each job takes anew, whatever its items
+  std::int64_t metric_least_items = 1;       // for its metric's sake it is not split below
   std::int32_t judge = -1;                   // metric jobs of the same judge have a limit together; -1 = none
   bool split = true, metric_by_item = false;
 
@@ -35,9 +37,10 @@ struct EvalTrial {
 struct TrialShape {
   std::int64_t gpus = 1;
   double start_s = 0;   // of a trial, beside the load
-  double least_s = 30;  // a piece of a unit is no shorter
+  double least_s = 30;  // a piece of a unit is no shorter, its own metric included
   double error = 0;     // sigma of ln(true / believed) of a unit's time: how much is left to decide later
   bool several = true;  // a trial can do several pieces
+  double limit_s = std::numeric_limits<double>::infinity();  // of a trial, its start included and its load not
 };
 
 double gpu_seconds(const EvalUnit& unit, const TrialPiece& piece);
@@ -48,6 +51,12 @@ double metric_seconds(const EvalUnit& unit, const TrialPiece& piece);  // its sh
 // Every item of every unit is in exactly one piece. Units of an earlier checkpoint come first.
 std::vector<EvalTrial> plan_trials(const std::vector<EvalUnit>& units, const TrialShape& shape);
 
+// Splits trials so that none is believed to last longer than the limit, as far as units can be split; those that are
+// over it alone stay. The parts of all come in turns, in order of their checkpoints.
+void keep_below_limit(const std::vector<EvalUnit>& units, const TrialShape& shape, std::vector<EvalTrial>& trials);
+// Seconds of the shortest trial that a unit can be part of: of an item, or of all where it cannot be split.
+double shortest_trial_s(const EvalUnit& unit, const TrialShape& shape);
+
 // The yardstick: one trial a unit, in their order.
 std::vector<EvalTrial> one_trial_a_unit(const std::vector<EvalUnit>& units);
 
@@ -55,6 +64,16 @@ std::vector<EvalTrial> one_trial_a_unit(const std::vector<EvalUnit>& units);
 // parts, then packed in that order up to max_task_size.
 std::vector<EvalTrial> size_partition(const std::vector<EvalUnit>& units, std::int64_t max_task_size = 40'000,
                                       std::int64_t gen_coefficient = 20);
+
+// What no schedule can be shorter than, one after the other beside a load; judge: of the busiest one.
+struct MakespanTerms {
+  double load_s = 0, longest_s = 0, gpus_s = 0, cpu_jobs_s = 0, judge_s = 0;
+  std::int32_t judge = -1;
+  double bound_s() const;            // load, longest and gpus: makespan_bound()
+  double bound_with_cpus_s() const;  // ... and CPU jobs and judges
+};
+MakespanTerms makespan_terms(const std::vector<EvalUnit>& units, std::int64_t gpus, std::int64_t cpu_jobs,
+                             const std::vector<std::int64_t>& judge_at_once, double load_s);
 
 // No schedule is shorter: load_s + max(the longest piece that cannot be split, with the metric that follows it; all
 // inference over the GPUs). load_s: one uncontended load of a checkpoint by a node.

@@ -1,9 +1,11 @@
 #include "trials/run_store.h"
 
+#include <fmt/format.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
 
 #include <chrono>
+#include <random>
 
 namespace orrery {
 namespace {
@@ -65,6 +67,22 @@ Status RunStore::agree(const std::string& key, const std::string& value, const s
   Statement add(store_.get(), "INSERT INTO agreed VALUES(?, ?)");
   add.bind(1, std::string_view(key)).bind(2, std::string_view(value));
   return add.done() ? Status() : store_.trouble();
+}
+
+Status RunStore::agree_anew(const std::string& key, const std::string& value) {
+  Statement s(store_.get(), "INSERT OR REPLACE INTO agreed VALUES(?, ?)");
+  s.bind(1, std::string_view(key)).bind(2, std::string_view(value));
+  return s.done() ? Status() : store_.trouble();
+}
+
+Result<std::string> RunStore::token() {
+  std::random_device device;
+  Statement add(store_.get(), "INSERT OR IGNORE INTO agreed VALUES('token', ?)");
+  add.bind(1, std::string_view(fmt::format("{:08x}{:08x}", device(), device())));
+  if (!add.done()) return store_.trouble();
+  Statement seen(store_.get(), "SELECT value FROM agreed WHERE key = 'token'");
+  if (!seen.row()) return store_.trouble();
+  return seen.text(0);
 }
 
 Result<std::vector<StoredCheckpoint>> RunStore::checkpoints() {
@@ -272,7 +290,7 @@ Status RunStore::settle(const StoredMetric& m, const Scores& scores) {
 Status RunStore::measured(const std::string& model, const std::string& dataset, const std::string& what, double value) {
   Statement s(store_.get(),
               "INSERT INTO prior VALUES(?1, ?2, ?3, ?4, 1, ?5) ON CONFLICT(model, dataset, what) DO UPDATE SET "
-              "value = 0.5 * value + 0.5 * ?4, count = count + 1, at = ?5");
+              "value = value + (?4 - value) * max(1.0 / (count + 1), 0.0625), count = count + 1, at = ?5");
   s.bind(1, std::string_view(model)).bind(2, std::string_view(dataset)).bind(3, std::string_view(what));
   s.bind(4, value).bind(5, unix_now());
   return s.done() ? Status() : store_.trouble();

@@ -50,7 +50,7 @@ struct StoredMetric {
 };
 
 struct StoredPrior {
-  double value = 0;  // seconds: an item of inference; the metric of an item
+  double value = 0;
   std::int64_t count = 0;
 };
 
@@ -62,6 +62,9 @@ class RunStore {
 
   // What must not change between runs; remembered the first time. Error: another value.
   Status agree(const std::string& key, const std::string& value, const std::string& advice);
+  Status agree_anew(const std::string& key, const std::string& value);  // where nothing came of the old value
+  // Of this state alone, random, made the first time: another one at the same path has another.
+  Result<std::string> token();
 
   Result<std::vector<StoredCheckpoint>> checkpoints();
   Result<std::vector<StoredTrial>> trials();
@@ -69,7 +72,7 @@ class RunStore {
   Result<std::vector<StoredSetback>> setbacks();
   Result<std::vector<StoredMetric>> metrics();
   Result<std::map<std::int64_t, Scores>> scores();  // of each metric
-  // (model, dataset) -> "item_s", "metric_item_s" -> measured
+  // (model, dataset) -> name of the mean (measured.h) -> its value
   Result<std::map<std::pair<std::string, std::string>, std::map<std::string, StoredPrior>>> priors();
 
   Status add(StoredCheckpoint& c);
@@ -85,7 +88,7 @@ class RunStore {
   Status add(StoredMetric& m);
   Status update(const StoredMetric& m);
   Status settle(const StoredMetric& m, const Scores& scores);  // with its scores, all or none
-  // A measurement: half of the prior is what was measured last.
+  // A measurement, into the mean of that name: weight_of_newest() (measured.h).
   Status measured(const std::string& model, const std::string& dataset, const std::string& what, double value);
 
  private:

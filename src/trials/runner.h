@@ -28,7 +28,9 @@ class TrialRunner {
   // GPUs on which trials can run at the same time: one place each.
   virtual std::vector<JobPlace> places() const = 0;
   virtual CopyTerms copy_terms(const std::string& node) const = 0;  // of this machine's memory
-  virtual bool local() const = 0;                                   // copies are in this machine's memory
+  // Of the state, before anything is started: what jobs are named by where others may have jobs.
+  virtual void name_jobs(const std::string& token) { (void)token; }
+  virtual bool local() const = 0;  // copies are in this machine's memory
   // Handles that `gone` and `stop` take, also in another process. Errors: none of them was started.
   virtual Result<std::vector<std::string>> start(const std::vector<JobStart>& jobs) = 0;
   // No process of the job is there and none will come.

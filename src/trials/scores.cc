@@ -8,6 +8,7 @@
 
 #include "base/number_text.h"
 #include "base/text_match.h"
+#include "trials/loose_json.h"
 
 namespace orrery {
 namespace {
@@ -17,29 +18,37 @@ using Json = nlohmann::json;
 constexpr std::streamoff kLastBytes = 1 << 20;  // of a log
 constexpr std::uintmax_t kLargest = std::uintmax_t{1} << 30;
 
-void add_numbers(const Json& object, const std::string& prefix, Scores& out) {
+void add_numbers(const Json& object, const std::string& prefix, FoundScores& out) {
   for (const auto& [name, value] : object.items()) {
-    if (value.is_number() && std::isfinite(value.get<double>())) out.emplace_back(prefix + name, value.get<double>());
-    if (value.is_boolean()) out.emplace_back(prefix + name, value.get<bool>() ? 1 : 0);
+    if (value.is_number()) out.scores.emplace_back(prefix + name, value.get<double>());
+    if (value.is_boolean()) out.scores.emplace_back(prefix + name, value.get<bool>() ? 1 : 0);
+    if (value == "NaN" || value == "Infinity" || value == "-Infinity")
+      out.left_out.push_back(prefix + name + " is " + value.get<std::string>());
   }
 }
 
-Result<Scores> finished(Scores scores, const std::string& where) {
-  if (scores.empty()) return fail("has no score", where, "an object of names and numbers");
-  std::sort(scores.begin(), scores.end());
-  return scores;
+Result<FoundScores> finished(FoundScores found, const std::string& where) {
+  if (found.scores.empty())
+    return fail("has no score" + (found.left_out.empty() ? "" : ": " + found.left_out.front()), where,
+                "an object of names and numbers");
+  std::sort(found.scores.begin(), found.scores.end());
+  return found;
 }
 
 }  // namespace
 
-Result<Scores> scores_of_files(const std::vector<std::string>& files, const std::string& at) {
+bool is_standard_error(const std::string& name) {
+  return has_any(lower(name), {"stderr", "std_err", "standard_error"});
+}
+
+Result<FoundScores> scores_of_files(const std::vector<std::string>& files, const std::string& at) {
   if (files.empty()) return fail("there is no file of scores", "metric", "see what it said in its log");
-  Scores out;
+  FoundScores out;
   for (const std::string& file : files) {
     std::error_code error;
     if (std::filesystem::file_size(file, error) > kLargest || error) return fail("cannot be read", file);
     std::ifstream in(file, std::ios::binary);
-    const Json all = Json::parse(in, nullptr, false);
+    const Json all = loose_json(std::string(std::istreambuf_iterator<char>(in), {}));
     if (all.is_discarded()) return fail("is not JSON", file);
     const Json* object = &all;
     if (!at.empty()) {
@@ -62,7 +71,7 @@ Result<Scores> scores_of_files(const std::vector<std::string>& files, const std:
   return finished(std::move(out), files.front());
 }
 
-Result<Scores> scores_of_last_line(const std::string& log) {
+Result<FoundScores> scores_of_last_line(const std::string& log) {
   std::ifstream in(log, std::ios::binary | std::ios::ate);
   if (!in) return fail("cannot be read", log);
   const std::streamoff size = in.tellg(), from = std::max<std::streamoff>(0, size - kLastBytes);
@@ -72,11 +81,11 @@ Result<Scores> scores_of_last_line(const std::string& log) {
   text.erase(text.find_last_not_of(" \t\r\n") + 1);
   text.erase(0, text.find_last_of("\r\n") + 1);
   double number = 0;
-  if (read_double(text, number) == NumberState::ok) return Scores{{"score", number}};
-  const Json line = Json::parse(text, nullptr, false);
+  if (read_double(text, number) == NumberState::ok) return FoundScores{{{"score", number}}, {}};
+  const Json line = loose_json(text);
   if (!line.is_object()) return fail("the last line is neither a number nor a JSON object", log);
   const Json& object = line.contains("scores") && line["scores"].is_object() ? line["scores"] : line;
-  Scores out;
+  FoundScores out;
   add_numbers(object, "", out);
   return finished(std::move(out), log);
 }

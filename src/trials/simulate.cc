@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <queue>
+#include <set>
 #include <tuple>
 
 namespace orrery {
@@ -21,7 +22,8 @@ class Simulation {
     out_.trials.resize(trials.size());
     gpus_.assign(static_cast<std::size_t>(cluster.nodes * cluster.gpus_per_node), kNoTrial);
     links_.resize(static_cast<std::size_t>(cluster.nodes));
-    lanes_.assign(static_cast<std::size_t>(cluster.cpu_jobs), false);
+    for (std::int64_t i = 0; i < cluster.cpu_jobs; ++i) free_lanes_.insert(static_cast<std::int32_t>(i));
+    ready_.resize(1 + cluster.judge_at_once.size());
     judges_.assign(cluster.judge_at_once.size(), 0);
     left_.assign(truth.size(), 0);
     for (const EvalTrial& t : trials)
@@ -79,6 +81,8 @@ class Simulation {
     std::uint64_t id;
     std::size_t unit;
     std::int64_t items;
+    // Longest first, then first come.
+    bool operator<(const Ready& o) const { return metric_s != o.metric_s ? metric_s > o.metric_s : id < o.id; }
   };
 
   double bytes_of(std::int32_t checkpoint) const { return cluster_.model_bytes[static_cast<std::size_t>(checkpoint)]; }
@@ -96,6 +100,10 @@ class Simulation {
       span.start_s = now_;
       load(gpu);
     }
+    if (!cluster_.metrics_on_gpus || policy_.metrics != SimMetrics::on_cpu || next_ < trials_.size()) return;
+    for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu)
+      if (gpus_[gpu] == kNoTrial && given_.insert(gpu).second)
+        free_lanes_.insert(static_cast<std::int32_t>(cluster_.cpu_jobs + static_cast<std::int64_t>(gpu)));
   }
 
   void load(std::size_t gpu) {
@@ -172,7 +180,7 @@ class Simulation {
   void handle(const Event& e) {
     if (e.kind == Kind::metric) {
       const MetricSpan& m = out_.metrics[e.gpu_or_metric];
-      lanes_[static_cast<std::size_t>(m.lane)] = false;
+      free_lanes_.insert(m.lane);
       if (const std::int32_t judge = truth_[m.unit].judge; judge >= 0) --judges_[static_cast<std::size_t>(judge)];
       return;
     }
@@ -196,31 +204,27 @@ class Simulation {
 
   void ready(std::size_t unit, std::int64_t items) {
     const double s = metric_seconds(truth_[unit], {unit, 0, items});
-    if (s > 0) ready_.push_back({s, ids_++, unit, items});
+    if (s > 0) ready_[static_cast<std::size_t>(truth_[unit].judge + 1)].insert({s, ids_++, unit, items});
   }
 
+  // Free lanes go to the longest of those whose judge, if any, has a place: lists in order, as there may be many.
   void start_metrics() {
-    if (ready_.empty() || (policy_.metrics == SimMetrics::after_barrier && ended_ < trials_.size())) return;
-    std::sort(ready_.begin(), ready_.end(), [](const Ready& a, const Ready& b) {
-      return a.metric_s != b.metric_s ? a.metric_s > b.metric_s : a.id < b.id;
-    });
-    std::vector<Ready> still;
-    for (const Ready& r : ready_) {
-      const std::int32_t judge = truth_[r.unit].judge;
-      const bool judge_free = judge < 0 || judges_[static_cast<std::size_t>(judge)] <
-                                               cluster_.judge_at_once[static_cast<std::size_t>(judge)];
-      const auto lane = judge_free ? std::find(lanes_.begin(), lanes_.end(), false) : lanes_.end();
-      if (lane == lanes_.end()) {
-        still.push_back(r);
-        continue;
+    if (policy_.metrics == SimMetrics::after_barrier && ended_ < trials_.size()) return;
+    while (!free_lanes_.empty()) {
+      std::size_t best = ready_.size();
+      for (std::size_t k = 0; k < ready_.size(); ++k) {
+        if (ready_[k].empty() || (k > 0 && judges_[k - 1] >= cluster_.judge_at_once[k - 1])) continue;
+        if (best == ready_.size() || *ready_[k].begin() < *ready_[best].begin()) best = k;
       }
-      *lane = true;
-      if (judge >= 0) ++judges_[static_cast<std::size_t>(judge)];
+      if (best == ready_.size()) return;
+      const Ready r = *ready_[best].begin();
+      ready_[best].erase(ready_[best].begin());
+      const std::int32_t lane = *free_lanes_.begin();
+      free_lanes_.erase(free_lanes_.begin());
+      if (best > 0) ++judges_[best - 1];
       events_.push({now_ + r.metric_s, ids_++, Kind::metric, out_.metrics.size(), 0});
-      out_.metrics.push_back(
-          {r.unit, r.items, static_cast<std::int32_t>(lane - lanes_.begin()), now_, now_ + r.metric_s});
+      out_.metrics.push_back({r.unit, r.items, lane, now_, now_ + r.metric_s});
     }
-    ready_ = std::move(still);
   }
 
   const std::vector<EvalTrial>& trials_;
@@ -231,12 +235,13 @@ class Simulation {
   double now_ = 0;
   std::uint64_t ids_ = 0;
   std::size_t next_ = 0, ended_ = 0;
-  std::vector<std::size_t> gpus_;  // the trial on each
-  std::vector<Link> links_;        // of each node
-  std::vector<bool> lanes_;        // of CPU jobs: taken
+  std::vector<std::size_t> gpus_;      // the trial on each
+  std::set<std::size_t> given_;        // GPUs whose places became lanes
+  std::vector<Link> links_;            // of each node
+  std::set<std::int32_t> free_lanes_;  // of CPU jobs
   std::vector<std::int64_t> judges_;
-  std::vector<std::int64_t> left_;  // items of each unit without outputs
-  std::vector<Ready> ready_;
+  std::vector<std::int64_t> left_;      // items of each unit without outputs
+  std::vector<std::set<Ready>> ready_;  // metrics that ask nobody; those of each judge
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
 

@@ -10,6 +10,7 @@ namespace orrery {
 struct SimCluster {
   std::int64_t nodes = 1, gpus_per_node = 8;
   std::int64_t cpu_jobs = 16;               // metric jobs at once, on all nodes together
+  bool metrics_on_gpus = false;             // policy on_cpu: GPUs without a trial, when none is left, take metrics too
   double link_bytes_per_s = 3.125e9;        // of a node; concurrent loads share it evenly
   std::vector<double> model_bytes;          // of each checkpoint
   double start_s = 10;                      // of a trial, beside the load

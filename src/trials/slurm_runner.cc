@@ -8,7 +8,6 @@
 #include <map>
 #include <thread>
 
-#include "base/fnv.h"
 #include "base/output.h"
 #include "slurm/slurm.h"
 #include "trials/cluster_runner.h"
@@ -24,6 +23,8 @@ constexpr double kLookEvery = 1;            // seconds between two questions abo
 class SlurmRunner final : public ClusterRunner {
  public:
   using ClusterRunner::ClusterRunner;
+
+  void name_jobs(const std::string& token) override { token_ = token; }
 
   Result<std::vector<std::string>> start(const std::vector<JobStart>& jobs) override {
     std::vector<std::string> handles(jobs.size());
@@ -100,9 +101,8 @@ class SlurmRunner final : public ClusterRunner {
   static void add(const std::vector<std::string>& more, std::vector<std::string>& to) {
     to.insert(to.end(), more.begin(), more.end());
   }
-  std::string prefix() const {  // of this state alone
-    return fmt::format("orrery-evals-{:016x}", fnv1a(state_));
-  }
+  // Of this state alone: of one that was deleted and begun again at the same path Slurm knows jobs for long.
+  std::string prefix() const { return "orrery-evals-" + token_; }
 
   Result<std::string> submit(const std::vector<JobStart>& jobs, const std::size_t* rows, std::size_t n, bool on_gpu,
                              const std::string& avoid) {
@@ -139,6 +139,7 @@ class SlurmRunner final : public ClusterRunner {
     return &rows;
   }
 
+  std::string token_;  // of the state
   std::string state_;  // directory of the jobs
   std::map<std::string, std::pair<std::vector<slurm::Job>, Clock::time_point>> rows_;
 };

@@ -13,17 +13,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kNames[] = {
-    "model",    "checkpoint", "checkpoint_name", "model_name", "outputs", "output", "work",  "scores", "dataset",
-    "datasets", "task",       "tasks",           "results",    "first",   "last",   "items", "samples"};
+constexpr std::size_t kMostOfWord = 131'071, kMostOfAll = std::size_t{1} << 20;  // bytes
 
-// {"task": [first, ..., last]} for lm-evaluation-harness.
-std::string samples_text(const std::vector<PieceWords>& pieces) {
-  Json samples = Json::object();
-  for (const PieceWords& p : pieces)
-    for (std::int64_t i = 0; i < p.items; ++i) samples[p.task].push_back(p.first + i);
-  return samples.dump();
-}
+constexpr std::string_view kNames[] = {
+    "model",    "checkpoint", "checkpoint_name", "model_name", "outputs", "output", "work",  "scores",  "dataset",
+    "datasets", "task",       "tasks",           "results",    "first",   "last",   "items", "samples", "samples_file"};
 
 template <class Of>
 std::string joined(const std::vector<PieceWords>& pieces, Of&& of) {
@@ -43,7 +37,14 @@ Result<std::string> value_of(const std::string& name, const CommandWords& w) {
   if (name == "outputs") return w.outputs;
   if (name == "work") return w.work;
   if (name == "scores") return w.scores;
-  if (name == "samples") return samples_text(w.pieces);
+  if (name == "samples_file") return w.samples;
+  if (name == "samples") {
+    std::int64_t items = 0;
+    for (const PieceWords& p : w.pieces) items += p.items;
+    // A text that no command line takes is not made: too_long() sees the length.
+    return 2 * items > static_cast<std::int64_t>(kMostOfWord) ? std::string(kMostOfWord + 1, '0')
+                                                              : samples_text(w.pieces);
+  }
   if (name == "datasets") return joined(w.pieces, [](const PieceWords& p) { return p.dataset; });
   if (name == "tasks") return joined(w.pieces, [](const PieceWords& p) { return p.task; });
   const PieceWords& p = w.pieces.front();
@@ -54,7 +55,10 @@ Result<std::string> value_of(const std::string& name, const CommandWords& w) {
   if (same && name == "task") return p.task;
   if (same && name == "results") return p.results;
   if (w.pieces.size() == 1) {
-    if (name == "output") return p.output;
+    if (name == "output" && p.files.size() > 1)
+      return fail("{output} stands for one file, and there are " + std::to_string(p.files.size()), "command",
+                  "{output...}, or {outputs}: their directory");
+    if (name == "output") return p.files.empty() ? p.output : p.files.front();
     if (name == "first") return std::to_string(p.first);
     if (name == "last") return std::to_string(p.first + p.items - 1);
     if (name == "items") return std::to_string(p.items);
@@ -75,6 +79,25 @@ bool is_placeholder(std::string_view inside) {
 }
 
 }  // namespace
+
+std::string samples_text(const std::vector<PieceWords>& pieces) {
+  Json samples = Json::object();
+  for (const PieceWords& p : pieces)
+    for (std::int64_t i = 0; i < p.items; ++i) samples[p.task].push_back(p.first + i);
+  return samples.dump();
+}
+
+std::string too_long(const std::vector<std::string>& words) {
+  std::size_t all = 0;
+  for (const std::string& w : words) {
+    if (w.size() > kMostOfWord)
+      return "a word of its command is longer than the 131,071 bytes that the kernel takes: {work} or {samples_file} "
+             "name files that say the same";
+    all += w.size() + 1;
+  }
+  return all > kMostOfAll ? "its command is longer than 1 MiB: {work} or {samples_file} name files that say the same"
+                          : "";
+}
 
 Result<std::string> fill_word(const std::string& word, const CommandWords& words) {
   std::string out;
@@ -99,8 +122,9 @@ Result<std::vector<std::string>> fill_words(const std::vector<std::string>& argv
     if (word == "{tasks...}" || word == "{output...}") {
       std::vector<std::string> seen;
       for (const PieceWords& p : words.pieces) {
-        const std::string& one = word == "{tasks...}" ? p.task : p.output;
-        if (std::find(seen.begin(), seen.end(), one) == seen.end()) seen.push_back(one);
+        const std::vector<std::string> alone{word == "{tasks...}" ? p.task : p.output};
+        for (const std::string& one : word == "{output...}" && !p.files.empty() ? p.files : alone)
+          if (std::find(seen.begin(), seen.end(), one) == seen.end()) seen.push_back(one);
       }
       out.insert(out.end(), seen.begin(), seen.end());
       continue;
@@ -113,8 +137,8 @@ Result<std::vector<std::string>> fill_words(const std::vector<std::string>& argv
 }
 
 Status check_words(const EvalConfig& config) {
-  const PieceWords piece{"dataset", "task", "results", 0, 1, "output"};
-  CommandWords words{"checkpoint", "name", "model", "outputs", "work", "scores", {piece}};
+  const PieceWords piece{"dataset", "task", "results", 0, 1, "output", {}};
+  CommandWords words{"checkpoint", "name", "model", "outputs", "work", "scores", "samples", {piece}};
   const auto check = [&](const std::vector<std::string>& argv, const std::vector<std::string>& more) -> Status {
     if (const auto ok = fill_words(argv, words); !ok) return fail(ok.error().what, config.where, ok.error().advice);
     for (const std::string& word : more)
@@ -138,6 +162,11 @@ std::string work_text(const std::vector<PieceWords>& pieces) {
     list.push_back(
         {{"dataset", p.dataset}, {"task", p.task}, {"first", p.first}, {"items", p.items}, {"output", p.output}});
   return list.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+bool may_be_several(const std::string& pattern, int directories) {
+  return std::count_if(pattern.begin(), pattern.end(), [](char c) { return c == '*' || c == '?' || c == '['; }) >
+         directories;
 }
 
 std::vector<std::string> files_like(const std::string& pattern) {

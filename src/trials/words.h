@@ -12,7 +12,8 @@ namespace orrery {
 struct PieceWords {  // one piece of a trial
   std::string dataset, task, results;
   std::int64_t first = 0, items = 0;
-  std::string output;  // the file of its outputs
+  std::string output;                // the file of its outputs
+  std::vector<std::string> files{};  // where its outputs are several files: those that were dumped
 };
 
 struct CommandWords {
@@ -21,6 +22,7 @@ struct CommandWords {
   std::string outputs;  // directory of the trial
   std::string work;     // file that lists the pieces
   std::string scores;   // file that a metric writes
+  std::string samples;  // file with what {samples} stands for
   std::vector<PieceWords> pieces;
 };
 
@@ -29,11 +31,22 @@ struct CommandWords {
 Result<std::vector<std::string>> fill_words(const std::vector<std::string>& argv, const CommandWords& words);
 Result<std::string> fill_word(const std::string& word, const CommandWords& words);
 
+// Why the kernel would not take these words, "" = it does. Linux takes 128 KiB in a word, the zero at its end included;
+// all words together are kept below 1 MiB (its limit is a quarter of the stack's, 2 MiB as a rule, the environment
+// included).
+std::string too_long(const std::vector<std::string>& words);
+
+// {"task": [first, ..., last]} of the pieces, as lm-evaluation-harness reads it.
+std::string samples_text(const std::vector<PieceWords>& pieces);
+
 // The placeholders of a configuration's commands, before anything runs.
 Status check_words(const EvalConfig& config);
 
 // What {work} names: a JSON array of {dataset, task, first, items, output}.
 std::string work_text(const std::vector<PieceWords>& pieces);
+
+// Whether several files may match: it has more wildcards than `directories`.
+bool may_be_several(const std::string& pattern, int directories);
 
 // Files that match a pattern, sorted.
 std::vector<std::string> files_like(const std::string& pattern);

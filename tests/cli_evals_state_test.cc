@@ -1,0 +1,240 @@
+// orrery evals run on a state that is there already, and what it is asked to begin.
+#include <signal.h>
+
+#include <chrono>
+#include <thread>
+
+#include "evals_fixture.h"
+#include "processes/child.h"
+
+namespace orrery::test {
+namespace {
+
+using Json = nlohmann::json;
+
+TEST(CliEvalsState, ScoresOfOtherCommandsAreNotTakenForThese) {
+  Evaluation e;
+  e.plain(1, 20);
+  e.answer();
+  const std::string metric = e.metric, inference = e.inference;
+  e.metric = "command = [\"sh\", \"-c\", \"echo 7\"]\n";
+  Outcome o = e.run();
+  EXPECT_EQ(o.status, 2) << o.out;
+  EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1);
+  EXPECT_NE(o.err.find("[metric] command was [\"sh\",\"metric.sh\",\"{output...}\"] and is [\"sh\",\"-c\",\"echo 7\"] "
+                       "(what is done here was made by the old one: name another state, [evals] state)"),
+            std::string::npos)
+      << o.err;
+  e.metric = metric;
+  e.inference = "command = [\"sh\", \"infer.sh\", \"{model}\", \"{output...}\", \"more\"]\n";
+  o = e.run();
+  EXPECT_EQ(o.status, 2);
+  EXPECT_NE(o.err.find("[inference] command was "), std::string::npos) << o.err;
+  e.inference = inference;
+  e.datasets = {"name = \"d1\"\nitems = 20\ntask = \"d1_hard\"\n"};
+  EXPECT_NE(e.run().err.find("task of dataset d1 was "), std::string::npos);
+}
+
+TEST(CliEvalsState, ACommandOfWhichNothingCameMayBeMended) {
+  Evaluation e;
+  e.plain(2, 20);
+  const std::string metric = e.metric, inference = e.inference;
+  e.inference = "command = [\"./no-such-program\", \"{model}\", \"{output...}\"]\n";
+  e.answer(1);
+  e.inference = inference;
+  e.metric = "command = [\"sh\", \"-c\", \"exit 4\"]\n";
+  e.answer(1);
+  e.metric = metric;
+  expect_scored_once(e.answer(), "step-1", 2, 20);
+}
+
+TEST(CliEvalsState, WatchingThatIsEndedWithAllDoneHasLostNothing) {
+  Evaluation e;
+  e.plain(2, 20);
+  for (const int signal : {SIGTERM, SIGINT}) {
+    ChildTerms terms;
+    terms.argv = {ORRERY_BINARY, "evals", "run", e.config(), "--json", "--watch"};
+    terms.output = e.dir / ("out" + std::to_string(signal));
+    terms.errors = e.dir / "err";
+    const auto child = start_child(terms);
+    ASSERT_TRUE(child);
+    for (int i = 0; i < 600 && e.lines("scored").size() < 2; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    ::kill(child->pid, signal);
+    const auto exit = wait_child(*child, 60);
+    ASSERT_TRUE(exit);
+    EXPECT_EQ(exit->status, 0) << read_file(terms.output);
+    const Json d = Json::parse(read_file(terms.output));
+    EXPECT_EQ(d["scored"], 2);
+    EXPECT_FALSE(has_note(d, "stopped"));
+  }
+}
+
+TEST(CliEvalsState, AWordIsNeverLongerThanTheKernelTakes) {
+  Evaluation e;  // 60,000 items: 340 KB of samples in one word, so several trials
+  e.datasets = {"name = \"d1\"\nitems = 60000\nitem_s = 0.0000001\n"};
+  e.trial = "start_s = 0.05\nleast_s = 30\n";
+  e.inference = "command = [\"sh\", \"infer.sh\", \"{model}\", \"{output...}\", \"--{samples}\"]\n";
+  write_text(e.dir / "infer.sh",
+             "shift; for o in \"$@\"; do case $o in --*) ;; *) basename $o .out > $o.t; mv $o.t $o;; esac; done\n");
+  Json d = e.answer();
+  expect_scored_once(d, "step-1", 1, 60000);
+  EXPECT_GT(d["trials"].size(), 2u);
+}
+
+TEST(CliEvalsState, WhatNoWordCanHoldIsToldAndTheOthersGoOn) {
+  Evaluation e;
+  e.datasets = {"name = \"d1\"\nitems = 60000\nitem_s = 0.0000001\nsplit = false\n",
+                "name = \"d2\"\nitems = 10\nitem_s = 0.01\n"};
+  e.inference = "command = [\"sh\", \"infer.sh\", \"{model}\", \"{output...}\", \"--{samples}\"]\n";
+  write_text(e.dir / "infer.sh",
+             "shift; for o in \"$@\"; do case $o in --*) ;; *) basename $o .out > $o.t; mv $o.t $o;; esac; done\n");
+  Json d = e.answer(1);
+  EXPECT_EQ(d["scores"]["step-1"]["d2"]["items"], 10);
+  EXPECT_NE(d["results"][0]["why"].get<std::string>().find("longer than the 131,071 bytes that the kernel takes"),
+            std::string::npos)
+      << d["results"];
+  Evaluation file;  // in a file it is no matter
+  file.datasets = {e.datasets.front()};
+  file.inference = "command = [\"sh\", \"infer.sh\", \"{model}\", \"{output}\", \"{samples_file}\"]\nseveral = false\n";
+  write_text(file.dir / "infer.sh",
+             "test $(tr , '\\n' < $3 | wc -l) = 59999 || exit 3; basename $2 .out > $2.t; mv $2.t $2\n");
+  expect_scored_once(file.answer(), "step-1", 1, 60000);
+}
+
+TEST(CliEvalsState, AnEmptyCheckpointIsNotComplete) {
+  Evaluation e;
+  e.plain(1, 20);
+  write_text(e.dir / "checkpoints/step-2", "");
+  Json d = e.answer(1);
+  EXPECT_EQ(d["scored"], 1);
+  EXPECT_TRUE(has_note(d, "checkpoint-incomplete"));
+  EXPECT_NE(d["notes"].dump().find("step-2: has no bytes"), std::string::npos) << d["notes"];
+}
+
+TEST(CliEvalsState, APlanRefusesWhatARunWouldRefuse) {
+  Evaluation e;
+  e.plain(1, 10);
+  e.inference = "command = [\"x\", \"{modell}\"]\n";
+  for (const char* what : {"plan", "simulate"}) {
+    const Outcome o = orrery(std::string("evals ") + what + " '" + e.config() + "'");
+    EXPECT_EQ(o.status, 2) << what;
+    EXPECT_EQ(o.err, "orrery: " + (e.dir / "c.toml") + ": unknown placeholder {modell} (did you mean {model}?)\n");
+  }
+}
+
+TEST(CliEvalsState, AMemoryThatIsFullForAMomentIsWaitedFor) {
+  Evaluation e;  // one copy fits, two do not
+  e.plain(4, 10);
+  fs::create_directories(e.dir / "checkpoints/step-2");
+  write_text(e.dir / "checkpoints/step-2/weights", std::string(100'000, 'v'));
+  e.cluster += "shared_memory_gb = 0.00015\nwhen_full = \"stop\"\n";
+  write_text(e.dir / "hang-d1", "");
+  ChildTerms terms;
+  terms.argv = {ORRERY_BINARY, "evals", "run", e.config(), "--json"};
+  terms.output = e.dir / "out";
+  terms.errors = e.dir / "err";
+  const auto child = start_child(terms);
+  ASSERT_TRUE(child);
+  std::this_thread::sleep_for(std::chrono::seconds(3));  // three GPUs are free for the other checkpoint
+  EXPECT_FALSE(wait_child(*child, 0.1));
+  fs::remove(e.dir / "hang-d1");
+  const auto exit = wait_child(*child, 120);
+  ASSERT_TRUE(exit);
+  const Json d = Json::parse(read_file(e.dir / "out"));
+  EXPECT_EQ(exit->status, 0) << d.dump(1);
+  EXPECT_EQ(d["scored"], 8);
+}
+
+TEST(CliEvalsState, AMemoryThatIsTooSmallSaysSo) {
+  Evaluation e;
+  e.plain(2, 10);
+  e.cluster += "shared_memory_gb = 0.00005\nwhen_full = \"stop\"\n";
+  const Json d = e.answer(1);
+  EXPECT_NE(d["results"][0]["why"].get<std::string>().find("no room for 0.0001 GB"), std::string::npos) << d["results"];
+  EXPECT_NE(d["results"][0]["why"].get<std::string>().find("5e-05 GB are allowed (shared_memory_gb)"),
+            std::string::npos)
+      << d["results"];
+}
+
+TEST(CliEvalsState, ReasonsAreWholeAndSaidOnce) {
+  Evaluation e;
+  e.plain(3, 20);
+  e.trial += "retries = 0\n";
+  const std::string odd = "the tokenizer of this thing is not the one that the weights were trained with, dear reader";
+  for (const char* d : {"d1", "d2"}) write_text(e.dir / (std::string("fail-") + d), "starting\n" + odd + "\n\n");
+  fs::create_directories(e.dir / "checkpoints/step-2");
+  const Json d = e.answer(1, "--csv '" + (e.dir / "csv") + "'");
+  const std::string why = d["results"][0]["why"];
+  EXPECT_EQ(why.rfind("exit status 1: " + odd + " (log: " + (e.dir / "state/jobs/trial-"), 0), 0u) << why;
+  EXPECT_EQ(why.find("exit status 1", 5), std::string::npos) << why;
+  EXPECT_EQ(read_file(why.substr(why.find("log: ") + 5, why.size() - why.find("log: ") - 6)),
+            "starting\n" + odd + "\n\n");
+  for (const auto& n : d["notes"])
+    if (n["name"] == "dataset-failed") {
+      EXPECT_EQ(n["count"], 2);
+      EXPECT_NE(n["first"].get<std::string>().find("; also d2 of step-1"), std::string::npos) << n;
+    }
+  ASSERT_EQ(d["checkpoints"].size(), 2u);
+  EXPECT_EQ(d["checkpoints"][1]["checkpoint"], "step-2");
+  EXPECT_EQ(d["checkpoints"][1]["state"], "incomplete");
+  EXPECT_EQ(d["checkpoints"][1]["why"], "has no file");
+  EXPECT_NE(read_file(e.dir / "csv/checkpoints.csv").find("step-2"), std::string::npos);
+  EXPECT_NE(read_file(e.dir / "csv/results.csv").find(odd), std::string::npos);
+  const Outcome people = orrery("evals run '" + e.config() + "'");
+  EXPECT_NE(people.out.find(odd), std::string::npos) << people.out;
+}
+
+TEST(CliEvalsState, APageHasTheRunAsAChartAndPausesAreNotCounted) {
+  Evaluation e;
+  e.plain(2, 20);
+  const double first = e.answer(0, "--html '" + (e.dir / "p.html") + "'")["makespan_s"];
+  const std::string page = read_file(e.dir / "p.html");
+  EXPECT_NE(page.find("<svg"), std::string::npos);
+  EXPECT_NE(page.find("node0 GPU 0"), std::string::npos);
+  EXPECT_NE(page.find("metric job 1"), std::string::npos);
+  std::this_thread::sleep_for(std::chrono::seconds(6));
+  fs::create_directories(e.dir / "checkpoints/step-2");
+  write_text(e.dir / "checkpoints/step-2/weights", "v");
+  const double both = e.answer()["makespan_s"];
+  EXPECT_GT(both, first);
+  EXPECT_LT(both, first + 6) << "nobody ran in between";
+}
+
+// 40 items last 1.6 s, the limit is 1 s, and 4 ms were believed.
+TEST(CliEvalsState, WhatRanIntoTheLimitIsTriedInHalves) {
+  Evaluation e;
+  e.datasets = {"name = \"d1\"\nitems = 40\nitem_s = 0.0001\n"};
+  e.trial = "start_s = 0\nleast_s = 0.1\nlimit_s = 1\n";
+  write_text(e.dir / "infer.sh", R"(shift
+for o in "$@"; do
+  name=$(basename "$o" .out); sleep $(awk -v n=${name##*-} 'BEGIN {print 0.04 * n}')
+  echo "$name" > "$o.tmp"; mv "$o.tmp" "$o"
+done
+)");
+  const Json d = e.answer();
+  expect_scored_once(d, "step-1", 1, 40);
+  EXPECT_EQ(d["trials"][0]["kind"], "time limit");
+  EXPECT_GE(d["trials"].size(), 3u);
+}
+
+// The most metrics that run at the same time.
+TEST(CliEvalsState, IdleGpusTakeMetricsWhereTheyMay) {
+  for (const bool may : {false, true}) {
+    Evaluation e;
+    e.plain(4, 10);
+    e.cluster = std::string("gpus_per_node = 4\ncpu_jobs_per_node = 1\n") + (may ? "metrics_on_gpus = true\n" : "");
+    e.metric = "command = [\"sh\", \"m.sh\"]\n";  // ends when three run, or after a while
+    write_text(e.dir / "m.sh", R"(touch running.$$; i=0
+while test $(ls | grep -c '^running') -lt 3 && test $i -lt 12; do sleep 0.1; i=$((i + 1)); done
+ls | grep -c '^running' >> most; sleep 0.2; rm running.$$; echo 1
+)");
+    EXPECT_EQ(e.answer()["scored"], 4);
+    const std::vector<std::string> most = e.lines("most");
+    EXPECT_EQ(*std::max_element(most.begin(), most.end()) > "1", may);
+  }
+}
+
+}  // namespace
+}  // namespace orrery::test

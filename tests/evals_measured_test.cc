@@ -1,0 +1,95 @@
+// Measured times: what each piece costs anew is not taken for work that grows with its items.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "trials/draw.h"
+#include "trials/measured.h"
+#include "trials/plan.h"
+
+namespace orrery {
+namespace {
+
+void measure(Moments& m, double items, double seconds) {
+  for (const auto& [what, value] : moments_of("metric", items, seconds)) {
+    m[what].value += (value - m[what].value) * weight_of_newest(m[what].count);
+    ++m[what].count;
+  }
+}
+
+TEST(EvalsMeasured, AFixedPartIsSeenWherePiecesDiffer) {
+  Moments m;
+  EXPECT_TRUE(std::isnan(fitted(m, "metric").item_s));
+  measure(m, 100, 5 + 0.1 * 100);
+  EXPECT_NEAR(fitted(m, "metric").item_s, 0.15, 1e-12) << "one size says nothing of it";
+  EXPECT_EQ(fitted(m, "metric").known_items, 100);
+  measure(m, 20, 5 + 0.1 * 20);
+  measure(m, 60, 5 + 0.1 * 60);
+  EXPECT_NEAR(fitted(m, "metric").fixed_s, 5, 1e-9);
+  EXPECT_NEAR(fitted(m, "metric").item_s, 0.1, 1e-9);
+  Moments shrinks;  // larger pieces faster: neither part is below 0
+  measure(shrinks, 10, 4);
+  measure(shrinks, 100, 2);
+  EXPECT_GE(fitted(shrinks, "metric").fixed_s, 0);
+  EXPECT_GE(fitted(shrinks, "metric").item_s, 0);
+  Moments grows;  // steeper than in proportion
+  measure(grows, 10, 0.1);
+  measure(grows, 100, 10);
+  EXPECT_EQ(fitted(grows, "metric").fixed_s, 0);
+}
+
+// Twelve checkpoints of a dataset whose metric takes `fixed` + `each` an item in every job: pieces of each plan.
+std::vector<std::size_t> pieces_of_twelve(double fixed, double each, double believed, double least_s) {
+  std::vector<std::size_t> counts;
+  Moments moments;
+  for (int checkpoint = 0; checkpoint < 12; ++checkpoint) {
+    EvalUnit u;
+    u.items = 1000;
+    u.item_s = 0.01;
+    u.metric_s = believed;
+    u.metric_by_item = true;
+    if (!moments.empty()) {
+      const BelievedMetric b = believed_metric(times_of(moments), 1000, least_s);
+      u.metric_s = b.seconds;
+      u.metric_fixed_s = b.fixed_s;
+      u.metric_least_items = b.least_items;
+    }
+    std::size_t pieces = 0;
+    for (const EvalTrial& t : plan_trials({u}, {.gpus = 2, .start_s = 0.1, .least_s = least_s}))
+      for (const TrialPiece& p : t.pieces) {
+        ++pieces;
+        measure(moments, static_cast<double>(p.items), fixed + each * static_cast<double>(p.items));
+      }
+    counts.push_back(pieces);
+  }
+  return counts;
+}
+
+TEST(EvalsMeasured, RepeatedCheckpointsDoNotChangeThePieces) {
+  for (const double least_s : {0.1, 2.0, 30.0})
+    for (const double believed : {0.5, 2.0, 20.0}) {
+      SCOPED_TRACE(std::to_string(least_s) + " " + std::to_string(believed));
+      const auto counts = pieces_of_twelve(1, 0, believed, least_s);  // a metric that sleeps a second
+      for (std::size_t i = 4; i < counts.size(); ++i) EXPECT_EQ(counts[i], counts[3]);
+      for (const std::size_t n : counts) EXPECT_LE(n, 2 * counts.front()) << "one step at a time";
+      EXPECT_LE(counts.back(), counts.front());
+      EXPECT_LE(counts.back(), 4u);
+    }
+  // By the item all along: as many pieces as the plan of true times has.
+  const auto counts = pieces_of_twelve(0, 0.1, 100, 0.1);
+  for (const std::size_t n : counts) EXPECT_EQ(n, counts.front());
+}
+
+TEST(EvalsMeasured, PiecesForTheMetricsSakeAreNoShorterThanLeast) {
+  EvalUnit u;
+  u.items = 1000;
+  u.item_s = 0.001;
+  u.metric_s = 20;
+  u.metric_by_item = true;
+  std::size_t pieces = 0;
+  for (const EvalTrial& t : plan_trials({u}, {.gpus = 4, .start_s = 0, .least_s = 5})) pieces += t.pieces.size();
+  EXPECT_LE(pieces, 4u) << "21 s in all";
+}
+
+}  // namespace
+}  // namespace orrery
