@@ -318,8 +318,15 @@ TEST(CliGuardRun, StatusSaysWhatBecameOfIt) {
   EXPECT_EQ(d["saves"][0]["step"], 5);
   double lost = 0;
   for (const Json& l : d["lost"]) lost += l["lost_s"].get<double>();
-  EXPECT_GT(lost, 0);
-  EXPECT_LE(lost, d["wall_s"].get<double>() + 0.01);
+  EXPECT_NEAR(d["useful_s"].get<double>() + lost, d["wall_s"].get<double>(), 1e-6);
+  double ran = 0, down = 0;
+  for (const Json& a : d["attempts"]) ran += a["ran_s"].get<double>();
+  for (const Json& l : d["lost"]) down += l["down_s"].get<double>();
+  EXPECT_NEAR(ran, d["running_s"].get<double>(), 1e-6);
+  EXPECT_NEAR(ran + down, d["wall_s"].get<double>(), 1e-6);
+  EXPECT_NEAR(d["goodput_pct"].get<double>(), 100 * d["useful_s"].get<double>() / ran, 1e-6);
+  EXPECT_EQ(d["attempts"][0]["first_step"], 1);
+  EXPECT_EQ(d["attempts"][1]["first_step"], 16) << "the one after the checkpoint";
   const Outcome text = orrery("guard status '" + (job.dir / "s") + "'");
   EXPECT_NE(text.out.find("Time lost"), std::string::npos) << text.out;
   const Outcome none = orrery("guard status '" + (job.dir / "nowhere") + "'");

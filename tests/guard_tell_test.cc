@@ -91,11 +91,12 @@ TEST(GuardTell, MetricsOverHttpOnLoopbackAlone) {
   GuardState s;
   s.phase = GuardPhase::running;
   s.step = 12;
-  s.restarts = 2;
   GuardAccount a;
+  a.restarts = 2;
   a.wall_s = 100;
   a.useful_s = 50;
   a.lost.push_back({.cause = "NCCL \"x\"", .failures = 2, .work_s = 3});
+  a.lost.push_back({.cause = std::string(kSinceLastStep), .noticing_s = 1.5});
   (*server)->set(metrics_text("a job", s, a, 4));
   httplib::Client client("127.0.0.1", (*server)->port());
   const auto answer = client.Get("/metrics");
@@ -106,6 +107,7 @@ TEST(GuardTell, MetricsOverHttpOnLoopbackAlone) {
         "orrery_guard_state{job=\"a job\",state=\"running\"} 1\n", "orrery_guard_restarts_total{job=\"a job\"} 2\n",
         "orrery_guard_ettr_ratio{job=\"a job\"} 0.5\n",
         "orrery_guard_lost_seconds_total{job=\"a job\",cause=\"NCCL \\\"x\\\"\"} 3\n",
+        "orrery_guard_since_last_step_seconds{job=\"a job\"} 1.5\n",
         "orrery_guard_webhook_unsent_total{job=\"a job\"} 4\n"})
     EXPECT_NE(answer->body.find(line), std::string::npos) << line << answer->body;
   EXPECT_EQ(client.Get("/")->status, 404);

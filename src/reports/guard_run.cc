@@ -9,9 +9,6 @@ namespace {
 constexpr std::size_t kShownEvents = 30;
 
 Cell step_cell(std::int64_t step) { return step < 0 ? Cell() : Cell(step); }
-Cell seconds_cell(Ns from, Ns to) {
-  return from == 0 || to < from ? Cell() : Cell(static_cast<double>(to - from) * 1e-9);
-}
 
 std::string joined(const std::vector<std::string>& lines, const char* between) {
   std::string all;
@@ -34,14 +31,14 @@ Section head(const GuardStory& story) {
                            {.key = "goodput_pct", .title = "goodput %", .digits = 1},
                            {.key = "ettr_pct", .title = "ETTR %", .digits = 1},
                            {.key = "wall_s", .title = "wall s", .digits = 1},
-                           {.key = "running_s", .json_only = true},
+                           {.key = "running_s", .title = "running s", .digits = 1},
                            {.key = "useful_s", .title = "useful s", .digits = 1},
                            {.key = "guarded"},
                            {.key = "saves", .json_only = true},
                            {.key = "saving_s", .json_only = true},
                            {.key = "why", .json_only = true}};
   const GuardAccount& a = story.account;
-  section.table.rows.push_back({story.job, state_name(s), s.attempt, step_cell(s.step), s.restarts, 100 * a.goodput(),
+  section.table.rows.push_back({story.job, state_name(s), s.attempt, step_cell(s.step), a.restarts, 100 * a.goodput(),
                                 100 * a.ettr(), a.wall_s, a.running_s, a.useful_s, story.guarded, a.saves, a.saving_s,
                                 s.outcome_text.empty() ? Cell() : Cell(s.outcome_text)});
   // "saves" is the table's key.
@@ -49,7 +46,7 @@ Section head(const GuardStory& story) {
   return section;
 }
 
-Section attempts(const GuardState& s) {
+Section attempts(const GuardState& s, const GuardAccount& account) {
   Section section{.key = "attempts", .title = "Attempts", .table = {}};
   section.table.columns = {{.key = "attempt"},
                            {.key = "from", .title = "from"},
@@ -62,15 +59,17 @@ Section attempts(const GuardState& s) {
                            {.key = "ended", .title = "ended by"},
                            {.key = "step", .title = "after step"},
                            {.key = "kind", .json_only = true}};
-  for (const AttemptRecord& a : s.attempts) {
+  for (std::size_t i = 0; i < s.attempts.size(); ++i) {
+    const AttemptRecord& a = s.attempts[i];
+    const AttemptTime& time = account.attempts[i];
     const bool over = a.fenced != 0;
     const std::string skip = a.skip_to > a.skip_from ? fmt::format("{}:{}", a.skip_from, a.skip_to) : "";
-    section.table.rows.push_back({a.number, a.checkpoint.empty() ? Cell() : Cell(a.checkpoint),
-                                  skip.empty() ? Cell() : Cell(skip), joined(a.nodes, ","), step_cell(a.first_step),
-                                  step_cell(a.last_step), seconds_cell(a.started, a.first_progress),
-                                  seconds_cell(a.started, a.ended), over ? Cell(a.failure.reason) : Cell(),
-                                  step_cell(a.failure.step),
-                                  over ? Cell(std::string(name_of(a.failure.kind))) : Cell()});
+    section.table.rows.push_back(
+        {a.number, a.checkpoint.empty() ? Cell() : Cell(a.checkpoint), skip.empty() ? Cell() : Cell(skip),
+         joined(a.nodes, ","), step_cell(time.first_step), step_cell(a.last_step),
+         time.to_first_step_s < 0 ? Cell() : Cell(time.to_first_step_s), a.started == 0 ? Cell() : Cell(time.ran_s),
+         over ? Cell(a.failure.reason) : Cell(), step_cell(a.failure.step),
+         over ? Cell(std::string(name_of(a.failure.kind))) : Cell()});
   }
   return section;
 }
@@ -82,10 +81,12 @@ Section lost(const GuardAccount& account) {
                            {.key = "lost_s", .title = "lost s", .digits = 2},
                            {.key = "work_s", .title = "done again", .digits = 2},
                            {.key = "noticing_s", .title = "noticing", .digits = 2},
+                           {.key = "ending_s", .title = "ending", .digits = 2},
                            {.key = "down_s", .title = "down", .digits = 2},
                            {.key = "starting_s", .title = "starting", .digits = 2}};
   for (const LostTime& l : account.lost)
-    section.table.rows.push_back({l.cause, l.failures, l.all_s(), l.work_s, l.noticing_s, l.down_s, l.starting_s});
+    section.table.rows.push_back(
+        {l.cause, l.failures, l.all_s(), l.work_s, l.noticing_s, l.ending_s, l.down_s, l.starting_s});
   return section;
 }
 
@@ -124,7 +125,7 @@ Document guard_run_document(const GuardStory& story, Notes notes) {
   d.command = "guard";
   d.notes = std::move(notes);
   d.sections.push_back(head(story));
-  d.sections.push_back(attempts(story.state));
+  d.sections.push_back(attempts(story.state, story.account));
   d.sections.push_back(lost(story.account));
   if (!story.state.saves.empty()) d.sections.push_back(saves(story.state));
   Section all = events(story.entries);

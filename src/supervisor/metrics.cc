@@ -70,16 +70,24 @@ std::string metrics_text(const std::string& job, const GuardState& s, const Guar
   t.one("step", "gauge", "iterations done by the attempt at hand; -1 = none yet", static_cast<double>(s.step));
   t.one("saved_step", "gauge", "iteration of the newest complete checkpoint; -1 = none",
         static_cast<double>(s.saved_step));
-  t.one("restarts_total", "counter", "attempts started again", static_cast<double>(s.restarts));
+  t.one("restarts_total", "counter", "attempts started again", static_cast<double>(a.restarts));
   t.one("excluded_nodes", "gauge", "nodes left out", static_cast<double>(s.excluded.size()));
   t.one("goodput_ratio", "gauge", "useful share of the time in which an attempt ran", a.goodput());
   t.one("ettr_ratio", "gauge", "useful share of all time", a.ettr());
   t.one("useful_seconds_total", "counter", "training that the state rests on", a.useful_s);
   t.metric("lost_seconds_total", "counter", "time lost, by cause");
-  for (const LostTime& l : a.lost) t.value(l.all_s(), fmt::format(",cause=\"{}\"", label(l.cause)));
+  double since = 0;
+  for (const LostTime& l : a.lost)
+    if (l.cause == kSinceLastStep) {
+      since = l.all_s();
+    } else {
+      t.value(l.all_s(), fmt::format(",cause=\"{}\"", label(l.cause)));
+    }
   t.metric("failures_total", "counter", "failures, by cause");
   for (const LostTime& l : a.lost)
-    t.value(static_cast<double>(l.failures), fmt::format(",cause=\"{}\"", label(l.cause)));
+    if (l.cause != kSinceLastStep)
+      t.value(static_cast<double>(l.failures), fmt::format(",cause=\"{}\"", label(l.cause)));
+  t.one("since_last_step_seconds", "gauge", "of the attempt at hand, nothing being wrong yet", since);
   t.one("saves_total", "counter", "saves seen", static_cast<double>(a.saves));
   t.one("saving_seconds_total", "counter", "training stood still for saves", a.saving_s);
   t.one("webhook_unsent_total", "counter", "decisions that the webhook did not take", static_cast<double>(unsent));
