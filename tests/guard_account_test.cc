@@ -7,6 +7,7 @@
 #include <random>
 
 #include "supervisor/decide.h"
+#include "supervisor/step_clock.h"
 
 namespace orrery {
 namespace {
@@ -179,6 +180,22 @@ TEST(GuardAccount, AnAttemptBeganAfterItsCheckpoint) {
   s.attempts[1].first_step = 5000;
   s.attempts[1].last_step = 5050;
   EXPECT_EQ(account(s, 0).attempts[1].first_step, 5000);
+}
+
+// Steps that came while nobody looked.
+TEST(GuardStepClock, StepsTookWhatTheirLogSays) {
+  StepClock logged(1000 * kSecond, true);
+  for (int i = 0; i < 146; ++i) logged.logged(0.5);
+  EXPECT_EQ(logged.first_at(1, 101, 1060 * kSecond), 1010 * kSecond);
+  EXPECT_EQ(logged.first_at(1, 201, 1060 * kSecond), 1000 * kSecond) << "not before it was started";
+  StepClock silent(1000 * kSecond, true);
+  silent.logged(-1);
+  silent.none_seen(1055 * kSecond);
+  EXPECT_EQ(silent.first_at(1, 60, 1060 * kSecond), 1001 * kSecond) << "each as long as the others";
+  StepClock watched(1000 * kSecond, false);
+  watched.none_seen(1056 * kSecond);
+  EXPECT_EQ(watched.first_at(1, 4, 1060 * kSecond), 1057 * kSecond) << "none was there a look before";
+  EXPECT_EQ(watched.first_at(4, 4, 1060 * kSecond), 1060 * kSecond);
 }
 
 // Whatever happens, in any order and by clocks that disagree: no second is missing, none is there twice.

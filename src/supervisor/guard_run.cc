@@ -22,6 +22,7 @@
 #include "supervisor/heartbeats.h"
 #include "supervisor/journal.h"
 #include "supervisor/node_check.h"
+#include "supervisor/step_clock.h"
 
 namespace orrery {
 namespace {
@@ -72,7 +73,9 @@ struct Seen {
   std::optional<Clock::time_point> ending_since;
   Clock::time_point last_progress_event{};
   std::int64_t step_told = -1, step_seen = -1;
-  Ns step_at = 0;  // when it was seen
+  Ns step_at = 0;  // when it was done
+  StepClock times;
+  Ns beat_at = 0;  // of the rank that is furthest, by its own clock
   double loss = 0;
   std::vector<std::pair<std::int64_t, double>> step_seconds;  // recent ones: what a save cost
   std::vector<std::int64_t> saves;                            // that its logs tell of, not counted yet
@@ -107,6 +110,7 @@ class Supervisor {
   void start(const Action& a);
   void find_started(const Action& a);
   AttemptSpec spec_of(const Action& a) const;
+  void tell_state(GuardEvent& started) const;
   void list_checkpoints(const Action& a);
   Result<std::vector<KnownCheckpoint>> good_checkpoints(const Action& a, std::string& told) const;
   void check_nodes();
@@ -121,6 +125,7 @@ class Supervisor {
   void begin_seeing();
   void take_logs(LogNews news);
   void flush_progress(bool always);
+  Ns when_done() const;
   void count_saves(bool all);
   double cost_of_save(std::int64_t step) const;
   void look_for_checkpoints();
@@ -270,6 +275,14 @@ AttemptSpec Supervisor::spec_of(const Action& a) const {
   return spec;
 }
 
+void Supervisor::tell_state(GuardEvent& started) const {
+  const auto state = runner_.poll(started.handle);
+  if (!state) return;
+  started.state = *state;
+  const Ns at = now();
+  if (state->started != 0) started.at = std::clamp(state->started, std::min(s_.attempts.back().asked, at), at);
+}
+
 void Supervisor::start(const Action& a) {
   GuardEvent e = event(EventKind::not_started);
   e.attempt = a.attempt;
@@ -286,7 +299,7 @@ void Supervisor::start(const Action& a) {
   if (handle) {
     e.kind = EventKind::started;
     e.handle = *handle;
-    if (const auto state = runner_.poll(*handle)) e.state = *state;
+    tell_state(e);
   } else {
     e.text = handle.error().line();
     e.fatal = s_.attempt == 1 && runner_.is_final(handle.error(), spec);  // later it has been possible before
@@ -326,7 +339,7 @@ void Supervisor::find_started(const Action& a) {
   e.attempt = a.attempt;
   if (*found) {
     e.handle = **found;
-    if (const auto state = runner_.poll(**found)) e.state = *state;
+    tell_state(e);
   } else {
     e.text = "the supervisor was ended before it could start it";
   }
@@ -492,11 +505,30 @@ void Supervisor::begin_seeing() {
   const AttemptRecord& r = s_.attempts.back();
   watch_.begin_attempt(watched_, r.skip_from, r.skip_to);
   if (heartbeats_) heartbeats_->begin_attempt(r.started);
+  // Longer ago than between two looks: nobody was there.
+  seen_.times = StepClock(r.started, static_cast<double>(now() - r.started) * 1e-9 > kMostGap_s + 5 * o_.poll_s);
+}
+
+// The step at hand, which was not seen when the look before was: now, but for the first one that is seen, which may
+// have been done while nobody looked. Then its heartbeat tells, or when its logs were written last.
+Ns Supervisor::when_done() const {
+  const Ns at = now();
+  const AttemptRecord& r = s_.attempts.back();
+  if (seen_.step_seen >= 0) return at;
+  Ns told = seen_.beat_at;
+  for (const char* name : {"out", "err"}) {
+    struct stat file {};
+    if (seen_.beat_at != 0 || ::stat(fmt::format("{}/attempt-{}.{}", directory_, s_.attempt, name).c_str(), &file) != 0)
+      continue;
+    told = std::max(told, Ns{file.st_mtim.tv_sec} * 1'000'000'000 + file.st_mtim.tv_nsec);
+  }
+  return std::clamp(told, std::min(at, std::max(r.started, r.last_progress)), at);
 }
 
 void Supervisor::take_logs(LogNews news) {
   for (const StepSample& sample : news.steps) {
     watch_.step(watched_, sample);
+    seen_.times.logged(sample.seconds);
     if (sample.loss) seen_.loss = *sample.loss;
     if (sample.step >= 0 && sample.seconds >= 0) {
       if (seen_.step_seconds.size() >= kRememberedSteps)
@@ -527,7 +559,8 @@ void Supervisor::take_logs(LogNews news) {
 
 void Supervisor::flush_progress(bool always) {
   const std::int64_t step = watch_.last_step();
-  if (step != seen_.step_seen) seen_.step_at = now();
+  if (step != seen_.step_seen) seen_.step_at = when_done();
+  if (step < 0) seen_.times.none_seen(now());
   seen_.step_seen = step;
   if (step < 0 || step == seen_.step_told || step < watch_.first_step()) return;
   const bool first = seen_.step_told < 0;
@@ -538,6 +571,7 @@ void Supervisor::flush_progress(bool always) {
     e.attempt = s_.attempt;
     e.step = watch_.first_step();
     e.first = true;
+    e.at = seen_.times.first_at(e.step, step, seen_.step_at);
     hear(std::move(e));
   }
   seen_.step_told = step;
@@ -596,7 +630,15 @@ void Supervisor::attend() {
   };
   const auto state = runner_.poll(s_.handle);
   if (!seen_.logs_done) take_logs(seen_.logs->look());
-  if (heartbeats_) watch_.beats(watched_, heartbeats_->read());
+  if (heartbeats_) {
+    const std::vector<Beat> beats = heartbeats_->read();
+    std::int64_t furthest = -1;
+    for (const Beat& b : beats) {
+      if (b.step >= furthest) seen_.beat_at = b.step > furthest ? b.time : std::max(seen_.beat_at, Ns{b.time});
+      furthest = std::max(furthest, b.step);
+    }
+    watch_.beats(watched_, beats);
+  }
   look_for_checkpoints();
   flush_progress(false);
   if (!here()) return;

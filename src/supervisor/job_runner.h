@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ids.h"
 #include "base/result.h"
 #include "supervisor/node_check.h"
 
@@ -56,6 +57,7 @@ struct AttemptState {
   EndReason reason = EndReason::none;
   std::string detail;               // in the scheduler's or the system's words; "" = nothing to add
   std::vector<std::string> nodes;   // it runs or ran on; empty = not known yet
+  Ns started = 0;                   // Unix time at which its command began; 0 = not known
   std::optional<double> time_left;  // seconds until its time limit; none = there is none
   std::vector<std::string> lost;    // nodes of it that do not answer the runner's own check now
 };

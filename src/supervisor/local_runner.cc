@@ -118,6 +118,7 @@ Result<AttemptState> LocalRunner::poll(const std::string& handle) {
   const bool kept = keeper_lives(files);  // before its notes are read: it writes them while it lives
   const auto job = read_job(files);
   auto exit = read_exit(files);
+  if (job) state.started = job->started;
   if (!exit && job && job->this_boot && is_alive(job->child)) {
     state.phase = AttemptPhase::running;
     if (options_.time_limit_s > 0) state.time_left = options_.time_limit_s - seconds_since(job->started);
