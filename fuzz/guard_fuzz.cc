@@ -8,7 +8,7 @@
 #include "supervisor/guard_options.h"
 #include "supervisor/heartbeats.h"
 #include "supervisor/journal.h"
-#include "supervisor/tell.h"
+#include "supervisor/secrets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace orrery;

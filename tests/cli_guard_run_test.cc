@@ -378,6 +378,20 @@ TEST(CliGuardRun, LinesOfALogRunNothing) {
   EXPECT_NE(out.find(" " + (dir / "s") + "/x {nothing}"), std::string::npos) << out;
 }
 
+TEST(CliGuardRun, SecretsThatTheJobPrintsAreNotKeptAsEvidence) {
+  const TempDir dir;
+  const Outcome o = shell("\"$orrery\" guard --restarts 0 --state '" + (dir / "s") +
+                          "' -- bash -c 'echo iteration 1/2 lm loss: 2.0; echo RuntimeError: login with "
+                          "password=hunter2 --db-pass s3cr3t failed >&2; exit 3'");
+  EXPECT_EQ(o.status, 1);
+  EXPECT_NE(o.err.find("password=*** --db-pass *** failed"), std::string::npos) << o.err;
+  const std::string status = orrery("guard status --json '" + (dir / "s") + "'").out;
+  EXPECT_NE(status.find("password=***"), std::string::npos) << status;
+  for (const std::string& told : {o.out, o.err, status, read_file(dir.path / "s" / "journal.jsonl")})
+    for (const char* secret : {"hunter2", "s3cr3t"}) EXPECT_EQ(told.find(secret), std::string::npos) << told;
+  EXPECT_NE(read_file(dir.path / "s" / "attempt-1.err").find("hunter2"), std::string::npos) << "its own log";
+}
+
 TEST(CliGuardRun, FilesAreTheOwnersAlone) {
   Guarded job("");
   EXPECT_EQ(job.run("--metrics-file '" + (job.dir / "m") + "'").status, 0);
@@ -405,6 +419,14 @@ TEST(CliGuardRun, RefusedInOneLine) {
   refused("train.py", "guard: not known: train.py");
   refused("--hang-after 0 -- true", "--hang-after: not a number");
   refused("--webhook ftp://x -- true", "--webhook: not a URL");
+  refused("--webhook http:// -- true", "--webhook: not a URL");
+  refused("--webhook http://u:p@ -- true", "--webhook: not a URL");
+  refused("--metrics :99999 -- true", "--metrics: not a port from 0 to 65535: 99999");
+  refused("--metrics :-1 -- true", "--metrics: not a port from 0 to 65535: -1");
+  refused("-- ''", "guard: no such program: ''");
+  refused("-- nosuchprogram", "guard: no such program: 'nosuchprogram'");
+  refused("-- /nonexistent/program", "guard: no such program: '/nonexistent/program'");
+  refused("-- /etc/passwd", "guard: not a program that may be run: /etc/passwd");
   refused("--metrics nonsense -- true", "--metrics: not ADDRESS:PORT");
   for (const char* n : {"0", "4-3", "2-", "a", "1-2-3"})
     refused("--slurm --nodes " + std::string(n) + " -- true", "not a number of nodes: " + std::string(n));
@@ -415,7 +437,7 @@ TEST(CliGuardRun, RefusedInOneLine) {
   config("[restart]\nsame_failure = 'go'\n", "is not one of stop, other-nodes");
   config("[progress]\nhang_factor = 0.5\n", "is not from 1 to 1e+06");
   config("[loss\n", "c.toml:1: not TOML");
-  refused("simulate --dry-run", "--dry-run: not with simulate");
+  refused("simulate --dry-run", "--state: not with simulate");
 }
 
 TEST(CliGuardRun, ADirectoryWhoseJobIsDoneTakesNoOther) {
@@ -443,10 +465,44 @@ TEST(CliGuardRun, AnAttemptOnAnotherMachineIsNotTakenForDead) {
 
 TEST(CliGuardRun, ACommandThatCannotBeStartedIsTold) {
   const TempDir dir;
-  const Outcome o = orrery("guard --json --state '" + (dir / "s") + "' -- /nonexistent/program");
+  const Outcome none = orrery("guard --json --state '" + (dir / "s") + "' -- /nonexistent/program");
+  EXPECT_EQ(none.status, 2);
+  EXPECT_EQ(none.out, "");
+  EXPECT_FALSE(fs::exists(dir.path / "s")) << "nothing was begun";
+  // Looked for where it will run
+  write_text(dir.path / "job", "#!/bin/sh\ntrue\n");
+  fs::permissions(dir.path / "job", fs::perms::owner_all);
+  write_text(dir.path / "c.toml", "[job]\ndirectory = '" + dir.path.string() + "'\n");
+  EXPECT_EQ(orrery("guard --state '" + (dir / "s2") + "' --config '" + (dir / "c.toml") + "' -- ./job").status, 0);
+  // Found, and its interpreter is not
+  write_text(dir.path / "job", "#!/nonexistent/interpreter\n");
+  const Outcome o = orrery("guard --json --state '" + (dir / "s") + "' -- '" + (dir / "job") + "'");
   EXPECT_EQ(o.status, 1);
   EXPECT_EQ(answer(o)["state"], "failed");
   EXPECT_NE(o.err.find("cannot be started"), std::string::npos) << o.err;
+}
+
+TEST(CliGuardRun, StatusOfAnEmptyJournalIsNoJob) {
+  const TempDir dir;
+  fs::create_directory(dir.path / "s");
+  write_text(dir.path / "s" / "journal.jsonl", "");
+  const Outcome o = orrery("guard status '" + (dir / "s") + "'");
+  EXPECT_EQ(o.status, 2);
+  EXPECT_EQ(o.out, "");
+  EXPECT_NE(o.err.find("no job was begun here"), std::string::npos) << o.err;
+  EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+  EXPECT_EQ(orrery("guard --state '" + (dir / "s") + "' -- true").status, 0) << "one may begin there";
+}
+
+TEST(CliGuardRun, MetricsMayBeWrittenIntoTheStateDirectory) {
+  const TempDir dir;
+  const Outcome o = orrery("guard --state '" + (dir / "s") + "' --metrics-file '{state}/m' --webhook " +
+                           "http://127.0.0.1:1/hook -- true");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const std::string text = read_file(dir.path / "s" / "m");
+  const std::size_t at = text.find("orrery_guard_webhook_unsent_total{job=\"true\"} ");
+  ASSERT_NE(at, std::string::npos) << text;
+  EXPECT_GE(std::stoi(text.substr(text.find("} ", at) + 2)), 2) << "all posts, also the last";
 }
 
 }  // namespace

@@ -57,8 +57,21 @@ TEST(CliGuard, RefusedInOneLine) {
           "--copy: copying takes 61 s, longer than the whole save of 60 s (at most what --save says)");
   refused("simulate --automatic 101", "--automatic: not a number from 0 to 100: 101");
   refused("simulate --spares 1000 --gpus 8", "--spares: 1000 nodes stand by for 8 GPUs (100 at most)");
+  refused("simulate --dry-run", "--dry-run: not with simulate (only with -- COMMAND)");
+  refused("simulate --nodes 3", "--nodes: not with simulate (only with -- COMMAND)");
+  refused("status samples/guarded-job --gpus 3", "--gpus: not with status (only with simulate)");
+  refused("status samples/guarded-job --restarts 3", "--restarts: not with status (only with -- COMMAND)");
+  refused("--gpus 8 -- true", "--gpus: not with -- COMMAND (only with simulate)");
   refused("simulate --mtbf 0.001 --days 3650 --trials 100",
           "--trials: 8.8e+09 failures to go through, 2e+08 at most (fewer trials or days)");
+}
+
+TEST(CliGuard, AJobThatComesToNothingIsSaid) {
+  const Outcome o = orrery("guard simulate --mtbf 0.001 --trials 1 --days 1");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_NE((o.out + o.err).find("one failure in 3.6 s, and a start takes 300 s"), std::string::npos) << o.out << o.err;
+  const Outcome well = orrery("guard simulate --trials 1");
+  EXPECT_EQ((well.out + well.err).find("and a start takes"), std::string::npos);
 }
 
 }  // namespace

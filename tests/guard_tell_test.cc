@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "supervisor/secrets.h"
 #include "supervisor/tell.h"
 
 namespace orrery {
@@ -68,8 +69,26 @@ TEST(GuardTell, DecisionsArePostedWithoutSecrets) {
 TEST(GuardTell, WhatLooksLikeNoSecretStays) {
   for (const char* line : {"attempt-2.err:14: RuntimeError: shape '[2, 3]' is invalid for input of size 5",
                            "step-000000000015-full-d00aa21c2acb6853-000003 is not good",
-                           "no rank moved for 2.0 s (limit 2.0 s: steps were seen; usual step 0.002 s)"})
+                           "no rank moved for 2.0 s (limit 2.0 s: steps were seen; usual step 0.002 s)",
+                           "num_tokens=4096, --max-tokens 2048 tokens: 1,024 tokenizer: gpt2 --tokenizer-model /m",
+                           "forward pass: 3 ms, bypass of it; passed: 3 tests", "SyntaxError: unexpected token: }",
+                           "--pass --other 3", "the secret of it; a token is missing"})
     EXPECT_EQ(without_secrets(line), line);
+}
+
+TEST(GuardTell, SecretsByTheirNames) {
+  const auto cleaned = [](const std::string& line, const std::string& to) { EXPECT_EQ(without_secrets(line), to); };
+  cleaned("run --db-pass s3cr3t --steps 3", "run --db-pass *** --steps 3");
+  cleaned("--hf-token abc", "--hf-token ***");
+  cleaned("--api-key=abc -token x", "--api-key=*** -token ***");
+  cleaned("PGPASSWORD=hunter2 DB_PASS='a b' x", "PGPASSWORD=*** DB_PASS='***' x");
+  cleaned("password=hun,ter;2", "password=***");
+  cleaned("{\"db_password\": \"a, b\", \"user\": \"u\"}", "{\"db_password\": \"***\", \"user\": \"u\"}");
+  cleaned("{\\\"token\\\": \\\"a\\\"}", "{\\\"token\\\": \\\"***\"}");
+  cleaned("AWS_SECRET_ACCESS_KEY=a/b+c credentials: x", "AWS_SECRET_ACCESS_KEY=*** credentials: ***");
+  cleaned("argv: ['--password', 'x']", "argv: ['--password', '***']");
+  for (const char* line : {"password=hunter2", "--db-pass s3cr3t", "token: 'x y'"})
+    EXPECT_EQ(without_secrets(without_secrets(line)), without_secrets(line));
 }
 
 TEST(GuardTell, WhatIsNotTakenIsCounted) {

@@ -88,17 +88,52 @@ Result<int> run_simulate(const Args& args) {
   return emit(months_document(*question, months), *options);
 }
 
-constexpr std::string_view kRunOptions[] = {"--config",      "--checkpoints", "--heartbeat", "--socket",
-                                            "--on-rollback", "--slurm",       "--bad-loss",  "--stragglers",
-                                            "--webhook",     "--metrics",     "--dry-run"};
+std::vector<OptionSpec> simulate_options() {
+  return {
+      {"--gpus", "N", "simulate: GPUs of the job (default: 2048)", Takes::word},
+      {"--gpus-per-node", "N", "GPUs of a node, for spares (default: 8)", Takes::word},
+      {"--days", "N", "how long (default: 30)", Takes::word},
+      {"--policy", "NAME,...",
+       "guard-async, guard-sync, manual-async, manual-sync (default: all; the first one's figures are the "
+       "document's own)",
+       Takes::word},
+      {"--interval", "S|best", "seconds of training between checkpoints, or each policy's best (default: 1800)",
+       Takes::word},
+      {"--save", "S", "seconds until a checkpoint is on storage (default: 60)", Takes::word},
+      {"--copy", "S", "seconds that an asynchronous save blocks (default: a tenth of --save)", Takes::word},
+      {"--startup", "S", "seconds from a start to the first step (default: 300)", Takes::word},
+      {"--detect", "S", "guard: seconds until a failure is noticed (default: 30)", Takes::word},
+      {"--check", "S", "guard: seconds until the bad nodes are found (default: 60)", Takes::word},
+      {"--automatic", "PCT", "guard: failures that need no person, in % (default: 90)", Takes::word},
+      {"--spares", "N", "guard: nodes that stand by (default: 2)", Takes::word},
+      {"--repair", "H", "guard: mean hours until a bad node is a spare (default: 24)", Takes::word},
+      {"--mtbf", "H", "hours between failures of the whole job (default: the study's rate a GPU hour)", Takes::word},
+      {"--trials", "N", "runs to take the mean of (default: 200)", Takes::word},
+      {"--seed", "N", "another seed, other failures (default: 1)", Takes::word}};
+}
+
+Status none_of(const Args& args, const std::vector<OptionSpec>& options, const std::string& with, const char* of,
+               std::string_view but = {}) {
+  for (const OptionSpec& o : options)
+    if (o.name != but && args.has(o.name)) return fail("not with " + with, std::string(o.name), of);
+  return {};
+}
+
+Status options_belong(const Args& args, const std::string& first) {
+  constexpr const char* of_run = "only with -- COMMAND";
+  constexpr const char* of_simulate = "only with simulate";
+  if (first == "simulate") return none_of(args, guard_run_options(), first, of_run);
+  if (first.empty()) return none_of(args, simulate_options(), "-- COMMAND", of_simulate);
+  if (first != "status") return {};
+  const Status ok = none_of(args, guard_run_options(), first, of_run, "--state");
+  return ok ? none_of(args, simulate_options(), first, of_simulate) : ok;
+}
 
 Result<int> run_guard_words(const Args& args) {
   const std::string first = args.positional.empty() || args.before_dashes == 0 ? "" : args.positional.front();
   if (first == "keep") return run_guard_keeper(args);
   if (first == "batch" || first == "rank") return run_guard_on_node(args);
-  for (const std::string_view option : kRunOptions)
-    if (!first.empty() && args.has(option))
-      return fail("not with " + first, std::string(option), "only with -- COMMAND");
+  if (const Status ok = options_belong(args, first); !ok) return tl::unexpected(ok.error());
   if (first == "simulate") return run_simulate(args);
   if (first == "status") return run_guard_status(args);
   if (first.empty() && (args.before_dashes || args.has("--config"))) return run_guard_command(args);
@@ -144,34 +179,7 @@ Command guard_command() {
           "without people, but for the share that needs them. sync: training stops until a checkpoint is on storage; "
           "async: until it is copied to host memory. Failures of the job's own code are not simulated: a restart does "
           "not help there. docs/model.md says what is taken for granted.",
-      .options =
-          with(guard_run_options(),
-               {{"--gpus", "N", "simulate: GPUs of the job (default: 2048)", Takes::word},
-                {"--gpus-per-node", "N", "GPUs of a node, for spares (default: 8)", Takes::word},
-                {"--days", "N", "how long (default: 30)", Takes::word},
-                {"--policy", "NAME,...",
-                 "guard-async, guard-sync, manual-async, manual-sync (default: all; the first one's figures are the "
-                 "document's own)",
-                 Takes::word},
-                {"--interval", "S|best",
-                 "seconds of training between checkpoints, or each policy's best (default: 1800)", Takes::word},
-                {"--save", "S", "seconds until a checkpoint is on storage (default: 60)", Takes::word},
-                {"--copy", "S", "seconds that an asynchronous save blocks (default: a tenth of --save)", Takes::word},
-                {"--startup", "S", "seconds from a start to the first step (default: 300)", Takes::word},
-                {"--detect", "S", "guard: seconds until a failure is noticed (default: 30)", Takes::word},
-                {"--check", "S", "guard: seconds until the bad nodes are found (default: 60)", Takes::word},
-                {"--automatic", "PCT", "guard: failures that need no person, in % (default: 90)", Takes::word},
-                {"--spares", "N", "guard: nodes that stand by (default: 2)", Takes::word},
-                {"--repair", "H", "guard: mean hours until a bad node is a spare (default: 24)", Takes::word},
-                {"--mtbf", "H", "hours between failures of the whole job (default: the study's rate a GPU hour)",
-                 Takes::word},
-                {"--trials", "N", "runs to take the mean of (default: 200)", Takes::word},
-                {"--seed", "N", "another seed, other failures (default: 1)", Takes::word},
-                kCsv,
-                kJson,
-                kQuiet,
-                kThreads,
-                kHelp}),
+      .options = with(with(guard_run_options(), simulate_options()), {kCsv, kJson, kQuiet, kThreads, kHelp}),
       .when_incomplete = "the job was stopped or has failed for good, as the report says why",
       .examples = {{"A job, guarded; its steps are seen in what it writes:",
                     "orrery guard --state \"$(mktemp -d)\" -- printf 'iteration %d/3 lm loss: 2.0\\n' 1 2 3"},

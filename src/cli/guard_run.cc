@@ -1,6 +1,7 @@
 #include "cli/guard_run.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -143,12 +144,11 @@ class Tellers {
     }
   }
   void end(const GuardState& s, Notes& notes) {
+    const std::uint64_t unsent = webhook_ ? webhook_->finish() : std::uint64_t{0};
     last_ = {};
-    looked(s);
+    looked(s);  // with what is known of the posts in the end
     if (unwritten_ > 0)
       notes.add("metrics-not-written", Severity::warning, unwritten_, problem_, "the job was guarded all the same");
-    if (!webhook_) return;
-    const std::uint64_t unsent = webhook_->finish();
     if (unsent > 0)
       notes.add("webhook-unsent", Severity::warning, unsent, webhook_->last_error(),
                 "decisions that it did not take; guard status has them");
@@ -238,11 +238,18 @@ Result<int> run_guard_command(const Args& args) {
   Notes notes;
   const SharedRules rules = guard_rules();
   const std::unique_ptr<JobRunner> runner = runner_of(*guard, directory);
+  std::optional<GuardStory> before;
   if (!guard->slurm.used && ::access(journal_path(directory).c_str(), F_OK) == 0) {
-    const auto before = story_of(directory);
-    if (!before) return tl::unexpected(before.error());
+    auto story = story_of(directory);
+    if (!story) return tl::unexpected(story.error());
+    before = std::move(*story);
     if (const Status ok = same_machine(directory, before->state.attempt); !ok) return tl::unexpected(ok.error());
   }
+  const bool begun = before && before->state.phase != GuardPhase::nothing;
+  if (!guard->slurm.used && !begun)
+    if (const Status ok = check_program(*guard); !ok) return tl::unexpected(ok.error());
+  // What is told may be written there; what else it takes to make it is told when it is locked.
+  (void)::mkdir(directory.c_str(), 0700);
   Tellers tellers;
   if (const Status ok = tellers.open(*guard); !ok) return tl::unexpected(ok.error());
   listen_to_signals();
@@ -273,6 +280,9 @@ Result<int> run_guard_status(const Args& args) {
   if (args.has("--state")) directory = args.value("--state");
   auto story = story_of(absolute(directory));
   if (!story) return tl::unexpected(story.error());
+  if (story->state.phase == GuardPhase::nothing)
+    return fail("no job was begun here: its journal is empty", directory,
+                "orrery guard [OPTION...] -- COMMAND... begins one");
   const int status = status_of(story->state);
   const auto emitted = emit(guard_run_document(*story, {}), *options);
   if (!emitted) return emitted;

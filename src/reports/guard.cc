@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "supervisor/study_failures.h"
 
 namespace orrery {
 namespace {
+
+constexpr double kNothing = 0.01;  // of the time in which it runs: a policy that gains less gains nothing
 
 double quantile(const std::vector<double>& ascending, double q) {
   return ascending[static_cast<std::size_t>(std::lround(q * static_cast<double>(ascending.size() - 1)))];
@@ -134,6 +137,11 @@ Document months_document(const MonthsQuestion& q, const std::vector<PolicyMonths
     d.notes.add("rate-of-a-study", Severity::info, 1,
                 fmt::format("one failure in {:.1f} hours of {} GPUs", policies.front().mtbf_s / 3600, q.gpus),
                 "of jobs on some 400 to 1,200 A100s in 2023; --mtbf states one's own");
+  const auto idle = [](const PolicyMonths& m) { return m.goodput() < kNothing; };
+  if (std::any_of(policies.begin(), policies.end(), idle) || policies.front().mtbf_s <= q.startup_s)
+    d.notes.add("next-to-nothing-trained", Severity::warning, 1,
+                fmt::format("one failure in {:.3g} s, and a start takes {:g} s", policies.front().mtbf_s, q.startup_s),
+                "few attempts come to their first step: the best interval says little then; --mtbf is in hours");
   return d;
 }
 

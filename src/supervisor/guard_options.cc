@@ -1,13 +1,17 @@
 #include "supervisor/guard_options.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <functional>
 #include <variant>
 
 #include "base/closest.h"
 #include "base/number_text.h"
 #include "base/toml.h"
+#include "supervisor/tell.h"
 
 namespace orrery {
 namespace {
@@ -265,9 +269,35 @@ Status check_options(const GuardOptions& o) {
       return fail("not NAME=VALUE: " + line, "environment in [job]");
   if (o.policy.needed_nodes > static_cast<std::int64_t>(o.nodes.size()) && !o.nodes.empty())
     return fail(fmt::format("{} nodes needed, {} named", o.policy.needed_nodes, o.nodes.size()), "needed in [nodes]");
-  if (!o.webhook.empty() && o.webhook.rfind("http://", 0) != 0 && o.webhook.rfind("https://", 0) != 0)
-    return fail("not a URL: " + o.webhook, "--webhook", "for example http://127.0.0.1:9000/hook");
+  if (!o.webhook.empty()) return check_webhook_url(o.webhook);
   return {};
+}
+
+Status check_program(const GuardOptions& o) {
+  const std::string word = replaced(o.command.front(), {{"state", o.state}});
+  for (const std::string_view late :
+       {"{checkpoint}", "{skip_from}", "{skip_to}", "{attempt}", "{heartbeat}", "{nodes}"})
+    if (word.find(late) != std::string::npos) return {};
+  const std::string from = o.directory.empty() ? "." : o.directory;
+  struct stat file {};
+  if (::stat(from.c_str(), &file) != 0 || !S_ISDIR(file.st_mode))
+    return fail("no such directory", o.directory, "directory in [job] is where the command runs");
+  const char* const path = std::getenv("PATH");  // NOLINT: nobody changes it
+  std::string places = word.find('/') != std::string::npos ? "" : path != nullptr ? path : "/bin:/usr/bin";
+  if (word.find('/') == std::string::npos && places.empty()) places = ".";
+  bool there = false;
+  for (std::size_t begin = 0; !word.empty() && begin <= places.size();) {
+    const std::size_t end = std::min(places.find(':', begin), places.size());
+    std::string place = places.substr(begin, end - begin);
+    begin = end + 1;
+    std::string program = place.empty() ? word : place + "/" + word;
+    if (program.front() != '/') program = from + "/" + program;
+    if (::stat(program.c_str(), &file) != 0) continue;
+    there = true;
+    if (S_ISREG(file.st_mode) && ::access(program.c_str(), X_OK) == 0) return {};
+  }
+  return fail(there ? "not a program that may be run: " + word : "no such program: '" + word + "'", "guard",
+              "after --: the name of a program on PATH, or its path");
 }
 
 }  // namespace orrery

@@ -52,4 +52,7 @@ std::string replaced(const std::string& argument, const Placeholders& values);
 // What is needed and makes sense together. Errors: the first that does not.
 Status check_options(const GuardOptions& options);
 
+// Of a job on this machine: its program can be found as it will be looked for, in the directory it will run in.
+Status check_program(const GuardOptions& options);
+
 }  // namespace orrery

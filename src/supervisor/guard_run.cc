@@ -22,6 +22,7 @@
 #include "supervisor/heartbeats.h"
 #include "supervisor/journal.h"
 #include "supervisor/node_check.h"
+#include "supervisor/secrets.h"
 #include "supervisor/step_clock.h"
 
 namespace orrery {
@@ -63,6 +64,15 @@ GuardEvent event(EventKind kind, std::string text = {}) {
   e.kind = kind;
   e.text = std::move(text);
   return e;
+}
+
+// All that is written down, shown and sent is made of events.
+void clean(GuardEvent& e) {
+  if (e.kind == EventKind::begin || e.kind == EventKind::saved) return;  // a name of ours, an id
+  e.text = without_secrets(e.text);
+  if (e.finding) e.finding->text = without_secrets(e.finding->text);
+  if (e.state) e.state->detail = without_secrets(e.state->detail);
+  for (NodeReport& n : e.nodes) n.why = without_secrets(n.why);
 }
 
 // The attempt at hand, seen from outside.
@@ -164,6 +174,7 @@ void Supervisor::trouble(const std::string& what, const Error& error) {
 void Supervisor::hear(GuardEvent e) {
   if (broken_) return;
   if (e.at == 0) e.at = now();
+  clean(e);
   Decision d = decide(std::move(s_), e);
   s_ = std::move(d.next);
   // A full disk: the job goes on meanwhile, and nothing is done for what is not written.

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -151,6 +152,11 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::open(const std::string& wh
   std::string host = where.substr(0, colon);
   if (host.size() > 1 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   if (host.empty()) host = "127.0.0.1";
+  std::uint16_t port = 0;  // the system takes larger ones, and listens on another
+  const char* const digits = where.data() + colon + 1;
+  const auto [end, error_of_port] = std::from_chars(digits, where.data() + where.size(), port);
+  if (error_of_port != std::errc{} || end != where.data() + where.size())
+    return fail("not a port from 0 to 65535: " + where.substr(colon + 1), "--metrics", "for example 127.0.0.1:9464");
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;

@@ -30,14 +30,12 @@ class MetricsServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// A line without what looks like a secret: values of passwords, tokens and keys, names in URLs, long strings of random
-// characters become ***.
-std::string without_secrets(std::string_view line);
-
 // The body of a post: job, time, event, decision, text, evidence (without_secrets), attempt, step. Nothing of the
 // environment, of arguments or of the configuration.
 std::string webhook_body(const std::string& job, const GuardEvent& event, const Decision& decision,
                          std::int64_t attempt, std::int64_t step);
+
+Status check_webhook_url(const std::string& url);  // errors: no http or https, no host
 
 // Posts from a thread of its own; what cannot be sent in time is counted and dropped, never waited for.
 class Webhook {

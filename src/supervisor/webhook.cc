@@ -1,5 +1,4 @@
 #include <curl/curl.h>
-#include <re2/re2.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -8,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "supervisor/secrets.h"
 #include "supervisor/tell.h"
 
 namespace orrery {
@@ -18,26 +18,6 @@ constexpr std::size_t kMostWaiting = 100;  // posts
 std::size_t ignore(char*, std::size_t size, std::size_t n, void*) { return size * n; }
 
 }  // namespace
-
-std::string without_secrets(std::string_view line) {
-  static const RE2 named(
-      "(?i)((?:password|passwd|secret|token|api[_-]?key|access[_-]?key|auth(?:orization)?|credential)s?[\"']?\\s*[:=]"
-      "\\s*"
-      "[\"']?(?:bearer\\s+|basic\\s+)?)[^\\s\"',;]+");
-  static const RE2 bearer("(?i)\\b(bearer|basic)\\s+[A-Za-z0-9._~+/=-]{8,}");
-  static const RE2 in_url("([a-z][a-z0-9+.-]*://)[^/\\s@]+@");
-  static const RE2 query("([?&][A-Za-z0-9_.-]+=)[^&\\s]+");
-  static const RE2 known("\\b(?:gh[pousr]_|hf_|sk-|xox[abp]-|AKIA|ASIA|glpat-|wandb_)[A-Za-z0-9_-]{8,}");
-  static const RE2 random("\\b[A-Za-z0-9+_]{40,}={0,2}");
-  std::string out(line);
-  RE2::GlobalReplace(&out, named, "\\1***");
-  RE2::GlobalReplace(&out, bearer, "\\1 ***");
-  RE2::GlobalReplace(&out, in_url, "\\1***@");
-  RE2::GlobalReplace(&out, query, "\\1***");
-  RE2::GlobalReplace(&out, known, "***");
-  RE2::GlobalReplace(&out, random, "***");
-  return out;
-}
 
 std::string webhook_body(const std::string& job, const GuardEvent& event, const Decision& decision,
                          std::int64_t attempt, std::int64_t step) {
@@ -51,6 +31,19 @@ std::string webhook_body(const std::string& job, const GuardEvent& event, const 
                       {"evidence", nlohmann::json::array()}};
   for (const std::string& line : decision.evidence) body["evidence"].push_back(without_secrets(line));
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Status check_webhook_url(const std::string& url) {
+  CURLU* const parts = ::curl_url();
+  char* host = nullptr;
+  const bool good = (url.rfind("http://", 0) == 0 || url.rfind("https://", 0) == 0) && parts != nullptr &&
+                    ::curl_url_set(parts, CURLUPART_URL, url.c_str(), 0) == CURLUE_OK &&
+                    ::curl_url_get(parts, CURLUPART_HOST, &host, 0) == CURLUE_OK && host != nullptr && *host != '\0';
+  ::curl_free(host);
+  ::curl_url_cleanup(parts);
+  // The URL may be a secret itself.
+  if (!good) return fail("not a URL of a host", "--webhook", "for example http://127.0.0.1:9000/hook");
+  return {};
 }
 
 struct Webhook::Impl {
