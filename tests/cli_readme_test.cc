@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "cli_run.h"
@@ -62,6 +63,24 @@ TEST(CliReadme, CommandsWorkAsShown) {
     }
   }
   EXPECT_GE(run, 3) << "README.md shows too little";
+}
+
+// What README.md shows of a guarded job is of the command that it names: with the settings that are named there.
+TEST(CliReadme, TheGuardedJobHadTheSettingsThatAreNamed) {
+  const std::string config = "samples/guarded-job/guard.toml";
+  EXPECT_NE(read_file(ORRERY_SOURCE_DIR "/README.md").find("build/orrery guard --config " + config), std::string::npos);
+  const TempDir dir;
+  const Outcome o = shell("\"$orrery\" guard --config " + config + " --state '" + (dir / "s") +
+                          "' --checkpoints '{state}/c' -- true");
+  EXPECT_EQ(o.status, 0) << o.err;
+  const auto begin_of = [](const fs::path& journal) {
+    const std::string text = read_file(journal);
+    return nlohmann::json::parse(text.substr(0, text.find('\n')))["record"]["event"];
+  };
+  const auto now = begin_of(dir.path / "s" / "journal.jsonl");
+  const auto shown = begin_of(ORRERY_SOURCE_DIR "/samples/guarded-job/journal.jsonl");
+  EXPECT_EQ(now["policy"], shown["policy"]);
+  EXPECT_EQ(now["node"], shown["node"]) << "the job's name";
 }
 
 }  // namespace
