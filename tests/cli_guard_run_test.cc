@@ -299,6 +299,47 @@ TEST(CliGuardRun, WhatWasTrainedWhileGuardWasGoneIsUseful) {
   EXPECT_LT(starting, d["wall_s"].get<double>() - 59 * 0.040) << o.out;
 }
 
+// The state directory fills up: guard says so, and how the job ended is known all the same. (A long name leaves no room
+// in the page that the journal has.)
+TEST(CliGuardRun, AFullStateDirectoryHidesNoEnd) {
+  const TempDir dir;
+  if (shell("unshare -rm sh -c \"mount -t tmpfs -o size=200k none '" + dir.path.string() + "'\"").status != 0)
+    GTEST_SKIP() << "no file system of its own can be mounted here";
+  write_text(
+      dir.path / "run.sh",
+      "mount -t tmpfs -o size=200k none \"$1\" || exit 99\ncd \"$1\"\n"
+      "printf '#!/bin/bash\\ncat /dev/zero > \"$1/full\" 2> /dev/null\\n"
+      "echo iteration 1/1 lm loss: 2.0\\nexit 0\\n' > job; chmod +x job\n"
+      "\"$2\" guard --json --name $(printf %03400d 0) --state \"$1/s\" -- ./job \"$1\" > /dev/shm/$$.out & guard=$!\n"
+      "for i in $(seq 1200); do [ -e s/attempt-1.exit ] && break; sleep 0.05; done\n"
+      "sleep 1\n[ -e s/attempt-1.exit ] && echo known >&2\nrm full\nwait $guard\nstatus=$?\n"
+      "cat /dev/shm/$$.out; rm /dev/shm/$$.out\nexit $status\n");
+  fs::create_directory(dir.path / "m");
+  const Outcome o = shell("unshare -rm bash '" + (dir / "run.sh") + "' '" + (dir / "m") + "' \"$orrery\"");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_NE(o.err.find("known\n"), std::string::npos) << "its exit was written although there was no room\n" << o.err;
+  EXPECT_NE(o.err.find("orrery: guard: its journal cannot be written"), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("orrery: guard: its journal can be written again"), std::string::npos) << o.err;
+  const Json d = answer(o);
+  EXPECT_EQ(d["state"], "done") << o.out;
+  EXPECT_EQ(d["attempts"].size(), 1u);
+}
+
+// A process of the job in a session of its own, with nothing of guard in its environment.
+TEST(CliGuardRun, WhatHidesFromItsKeeperIsEndedAllTheSame) {
+  const TempDir dir;
+  const std::string seconds = std::to_string(100'000 + ::getpid()) + ".25";
+  write_text(dir.path / "g.toml", "[stop]\nsettle_s = 0.2\n[job]\npoll_s = 0.05\n");
+  write_text(dir.path / "job", "#!/bin/bash\nsetsid -f env -i /bin/sleep " + seconds + "\nuntil pgrep -f 'sleep " +
+                                   seconds + "' > '" + (dir / "seen") + "'; do sleep 0.01; done\n");
+  fs::permissions(dir.path / "job", fs::perms::owner_all);
+  const Outcome o = shell("\"$orrery\" guard --json --state '" + (dir / "s") + "' --config '" + (dir / "g.toml") +
+                          "' -- '" + (dir / "job") + "'; echo $? >&2; pgrep -f '[s]leep " + seconds + "' >&2");
+  EXPECT_EQ(answer(o)["state"], "done") << o.out;
+  EXPECT_FALSE(read_file(dir.path / "seen").empty());
+  EXPECT_EQ(o.status, 1) << "it still lives: " << o.err;
+}
+
 // Three nodes, two needed: the test finds one of the first two bad, the spare takes its place.
 TEST(CliGuardRun, NodesThatFailTheTestAreReplacedBySpares) {
   const TempDir dir;

@@ -260,6 +260,9 @@ Result<int> run_guard_command(const Args& args) {
     if (!options->quiet) say(e, d);
     tellers.decided(e, d, s);
   };
+  hooks.warned = [](const std::string& line) {
+    (void)write_all(STDERR_FILENO, fmt::format("orrery: guard: {}\n", printable(line)), "standard error");
+  };
   hooks.looked = [&](const GuardState& s) { tellers.looked(s); };
   const auto state = run_guard(*guard, *runner, rules, hooks, notes);
   if (!state) return tl::unexpected(state.error());

@@ -178,14 +178,22 @@ void Supervisor::hear(GuardEvent e) {
   Decision d = decide(std::move(s_), e);
   s_ = std::move(d.next);
   // A full disk: the job goes on meanwhile, and nothing is done for what is not written.
+  const auto warn = [&](const std::string& line) {
+    if (hooks_.warned) hooks_.warned(line);
+  };
   for (int i = 0;; ++i) {
     const Status ok = journal_->append(e, d);
+    if (ok && i > 0) warn("its journal can be written again");
     if (ok) break;
     if (i >= kAppendTries || (hooks_.stops_asked && hooks_.stops_asked() > stops_heard_)) {
       broken_ = ok.error();
       return;
     }
-    if (i == 0) trouble("journal", ok.error());
+    if (i == 0) {
+      trouble("journal", ok.error());
+      warn(fmt::format("its journal cannot be written, nothing is decided until it can, for {} s (the job goes on): {}",
+                       kAppendTries, ok.error().line()));
+    }
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
   if (hooks_.told) hooks_.told(e, d, s_);

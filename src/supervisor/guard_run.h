@@ -18,7 +18,8 @@ struct GuardHooks {
   // After each event that was written down, and the state after it; `decision.kind` is empty where nothing was decided,
   // `decision.next` is not to be used.
   std::function<void(const GuardEvent&, const Decision&, const GuardState&)> told;
-  std::function<void(const GuardState&)> looked;  // after each look at the job: for metrics
+  std::function<void(const std::string&)> warned;  // what stops it for a while, at once: one line
+  std::function<void(const GuardState&)> looked;   // after each look at the job: for metrics
 };
 
 // The rules of orrery diagnose and what guard itself looks for, compiled by a thread of its own.

@@ -52,6 +52,36 @@ Status write_durably(const std::string& path, const std::string& text) {
   return {};
 }
 
+// How the command ended, once: in a file whose room is taken before it starts, so that a full disk hides no end.
+class ExitFile {
+ public:
+  explicit ExitFile(std::string path) : path_(std::move(path)), partial_(path_ + ".partial") {
+    constexpr off_t kRoom = 4096;
+    fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd_ < 0 || ::posix_fallocate(fd_, 0, kRoom) == 0) return;
+    ::close(fd_);  // it will be tried when there is something to write
+    fd_ = -1;
+  }
+  ExitFile(const ExitFile&) = delete;
+  ExitFile& operator=(const ExitFile&) = delete;
+  ~ExitFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  bool write(const std::string& text) const {
+    if (fd_ < 0) return write_durably(path_, text).has_value();
+    const auto size = static_cast<ssize_t>(text.size());
+    if (::pwrite(fd_, text.data(), text.size(), 0) != size || ::ftruncate(fd_, size) != 0 || ::fsync(fd_) != 0 ||
+        ::rename(partial_.c_str(), path_.c_str()) != 0)
+      return false;
+    sync_directory_of(path_);
+    return true;
+  }
+
+ private:
+  std::string path_, partial_;
+  int fd_ = -1;
+};
+
 int open_lock(const AttemptFiles& files) {
   return ::open(files.lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
@@ -197,8 +227,9 @@ int run_keeper(const std::string& directory, std::int64_t number) {
   ::sigemptyset(&ends);
   ::sigaddset(&ends, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &ends, nullptr);  // is waited for, below
+  const ExitFile exit(files.exit);
   const auto spec = read_spec(files);
-  if (!spec) return write_durably(files.exit, "failed " + spec.error().line() + "\n") ? 1 : 2;
+  if (!spec) return exit.write("failed " + spec.error().line() + "\n") ? 1 : 2;
   ChildTerms terms;
   terms.argv = spec->argv;
   terms.environment = spec->environment;
@@ -206,12 +237,13 @@ int run_keeper(const std::string& directory, std::int64_t number) {
   terms.output = spec->out;
   terms.errors = spec->err;
   const auto child = start_child(terms);
-  if (!child) return write_durably(files.exit, "failed " + child.error().line() + "\n") ? 1 : 2;
+  if (!child) return exit.write("failed " + child.error().line() + "\n") ? 1 : 2;
   const Ns now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
   // Not written: found by the token in its environment all the same (local_runner.cc).
   (void)write_durably(files.job,
                       fmt::format("{} {} {} {} {}\n", child->pid, child->started, boot_id(), now, machine_name()));
   OomKills oom;
+  bool written = false;
   for (;;) {
     int status = 0;
     const pid_t ended = ::waitpid(-1, &status, WNOHANG);
@@ -220,17 +252,19 @@ int run_keeper(const std::string& directory, std::int64_t number) {
       ::sigtimedwait(&ends, nullptr, &kLook);
     }
     if (ended == 0 || (ended < 0 && errno == EINTR)) continue;
-    if (ended < 0) return 2;
-    if (ended != child->pid) continue;
+    // Whatever it left behind is a child of this process now, whatever session or environment it took: as long as any
+    // of it lives, the keeper does.
+    if (ended < 0) return written ? 0 : 2;
+    if (ended != child->pid || written) continue;
     const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     const std::string how = WIFSIGNALED(status) ? fmt::format("signal {}{}\n", WTERMSIG(status),
                                                               killed && oom.struck() ? " out-of-memory" : "")
                                                 : fmt::format("exit {}\n", WEXITSTATUS(status));
-    while (!write_durably(files.exit, how)) {                // a full disk: until there is room
+    while (!exit.write(how)) {                               // a full disk: until there is room
       if (::access(directory.c_str(), F_OK) != 0) return 2;  // nobody is left to know
       ::sleep(1);
     }
-    return 0;
+    written = true;
   }
 }
 

@@ -5,6 +5,7 @@
 //   attempt-N.spec   what to start, as JSON
 //   attempt-N.lock   locked while the keeper lives; its process id and start time
 //   attempt-N.job    of the command: process id, start time in ticks, boot id, Unix time in ns, machine; synced
+//   attempt-N.exit.partial   room for the next
 //   attempt-N.exit   "exit 0", "signal 9", "signal 9 out-of-memory", "failed WHY"; appears whole, synced
 //   attempt-N.void   the keeper must not start it any more: a supervisor has found that it had not
 #pragma once
@@ -46,7 +47,8 @@ Child keeper_of(const AttemptFiles& files);  // process 0 = not known
 // Marks the attempt so that no keeper starts it, unless one has or is about to. True: it will never run.
 Result<bool> void_attempt(const AttemptFiles& files);
 
-// What the keeper does, in a process of its own: returns when the command has ended. The exit status of the keeper.
+// What the keeper does, in a process of its own: returns when the command has ended and nothing of what it started
+// lives, also in sessions of its own. The exit status of the keeper.
 int run_keeper(const std::string& directory, std::int64_t number);
 
 }  // namespace orrery

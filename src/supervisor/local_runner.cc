@@ -1,5 +1,6 @@
 #include "supervisor/local_runner.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/byte_source.h"
 #include "supervisor/keeper.h"
 
 namespace orrery {
@@ -52,6 +54,30 @@ Status same_machine(const std::string& directory, std::int64_t attempt) {
               directory, "run guard there");
 }
 
+std::vector<pid_t> descendants_of(pid_t ancestor) {
+  std::multimap<pid_t, pid_t> children;
+  DIR* const proc = ::opendir("/proc");
+  if (proc == nullptr) return {};
+  while (const dirent* entry = ::readdir(proc)) {
+    pid_t pid = 0, parent = 0;
+    const std::string_view name = entry->d_name;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (error != std::errc{} || end != name.data() + name.size()) continue;
+    // "PID (NAME) STATE PARENT ...": the name may have brackets itself.
+    const std::string stat = read_at_most(fmt::format("/proc/{}/stat", pid), 4096).value_or("");
+    const std::size_t after = stat.rfind(") ");
+    if (after == std::string::npos || after + 4 >= stat.size() || stat[after + 2] == 'Z') continue;
+    std::from_chars(stat.data() + after + 4, stat.data() + stat.size(), parent);
+    children.emplace(parent, pid);
+  }
+  ::closedir(proc);
+  std::vector<pid_t> all{ancestor};
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (auto [it, last] = children.equal_range(all[i]); it != last; ++it) all.push_back(it->second);
+  all.erase(all.begin());
+  return all;
+}
+
 std::vector<pid_t> LocalRunner::members(std::int64_t number, const std::string& token) const {
   std::vector<pid_t> all = processes_with("ORRERY_GUARD_TOKEN", token);
   const AttemptFiles files(options_.directory, number);
@@ -62,10 +88,13 @@ std::vector<pid_t> LocalRunner::members(std::int64_t number, const std::string& 
                      start_time_of(job->child.pid) == job->child.started);
   if (ours)
     for (const pid_t pid : session_members(job->child.pid)) all.push_back(pid);
+  const Child keeper = keeper_of(files);
+  const bool kept = is_alive(keeper);
+  if (kept)
+    for (const pid_t pid : descendants_of(keeper.pid)) all.push_back(pid);
   std::sort(all.begin(), all.end());
   all.erase(std::unique(all.begin(), all.end()), all.end());
-  const Child keeper = keeper_of(files);
-  if (is_alive(keeper)) std::erase(all, keeper.pid);
+  if (kept) std::erase(all, keeper.pid);
   return all;
 }
 
@@ -125,7 +154,8 @@ Result<AttemptState> LocalRunner::poll(const std::string& handle) {
     return state;
   }
   if (!exit && kept) {
-    state.phase = job ? AttemptPhase::ending : AttemptPhase::pending;
+    // Over, and its keeper has not written down how: there is no room, or it is about to.
+    state.phase = job ? AttemptPhase::running : AttemptPhase::pending;
     return state;
   }
   if (exit && !exit->failed.empty()) {
@@ -173,7 +203,10 @@ Result<bool> LocalRunner::fence(const std::string& handle) {
   const auto end = Clock::now() + std::chrono::seconds(1);
   for (;;) {
     const std::vector<pid_t> left = members(*number, spec->token);
-    if (left.empty()) break;
+    // The keeper ends when it has no child any more: what was started between two looks has been seen dead then, too.
+    const Child keeper = keeper_of(files);
+    if (left.empty() && !is_alive(keeper)) break;
+    if (left.empty() && is_alive(keeper)) ::kill(keeper.pid, SIGCONT);
     if (Clock::now() >= end) return false;
     for (const pid_t pid : left) ::kill(pid, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

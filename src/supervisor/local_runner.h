@@ -1,7 +1,8 @@
 // Attempts as processes of this machine, each under a keeper (keeper.h).
 //
-// All that an attempt started is found by its session and, for what left that, by the token in its environment
-// (ORRERY_GUARD_TOKEN): fence() kills both and is true when neither shows a live process.
+// All that an attempt started is a descendant of its keeper, whatever session or environment it took; where the keeper
+// was killed, it is found by its session and by the token in its environment (ORRERY_GUARD_TOKEN). fence() kills all of
+// them and is true when none is left and the keeper has ended, which it does when it has no child any more.
 #pragma once
 #include <map>
 
@@ -40,6 +41,8 @@ class LocalRunner final : public JobRunner {
 
 // Errors: the attempt was started on another machine (its directory is shared): it cannot be watched from here.
 Status same_machine(const std::string& directory, std::int64_t attempt);
+
+std::vector<pid_t> descendants_of(pid_t ancestor);  // alive, zombies left out
 
 // Where the processes stand, as text (process_stacks.cc): py-spy or gdb where they are installed, else what the kernel
 // says of each thread. No longer than `timeout_s` in all.
