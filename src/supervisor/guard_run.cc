@@ -166,7 +166,8 @@ class Supervisor {
 };
 
 void Supervisor::trouble(const std::string& what, const Error& error) {
-  notes_.add("supervisor-trouble", Severity::warning, 1, what + ": " + error.line(), "it was tried again");
+  notes_.add("supervisor-trouble", Severity::warning, 1, without_secrets(what + ": " + error.line()),
+             "it was tried again");
 }
 
 // ---- written down first, then done ----
@@ -579,7 +580,7 @@ void Supervisor::take_logs(LogNews news) {
 void Supervisor::flush_progress(bool always) {
   const std::int64_t step = watch_.last_step();
   if (step != seen_.step_seen) seen_.step_at = when_done();
-  if (step < 0) seen_.times.none_seen(now());
+  if (step < 0 || step < watch_.first_step()) seen_.times.none_seen(now());
   seen_.step_seen = step;
   if (step < 0 || step == seen_.step_told || step < watch_.first_step()) return;
   const bool first = seen_.step_told < 0;

@@ -239,9 +239,9 @@ int run_keeper(const std::string& directory, std::int64_t number) {
   const auto child = start_child(terms);
   if (!child) return exit.write("failed " + child.error().line() + "\n") ? 1 : 2;
   const Ns now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
-  // Not written: found by the token in its environment all the same (local_runner.cc).
-  (void)write_durably(files.job,
-                      fmt::format("{} {} {} {} {}\n", child->pid, child->started, boot_id(), now, machine_name()));
+  const std::string note = fmt::format("{} {} {} {} {}\n", child->pid, child->started, boot_id(), now, machine_name());
+  // Not written, for there is no room: it is found by the token in its environment meanwhile (local_runner.cc).
+  bool noted = write_durably(files.job, note).has_value();
   OomKills oom;
   bool written = false;
   for (;;) {
@@ -249,6 +249,7 @@ int run_keeper(const std::string& directory, std::int64_t number) {
     const pid_t ended = ::waitpid(-1, &status, WNOHANG);
     if (ended == 0) {
       oom.look();
+      if (!noted) noted = write_durably(files.job, note).has_value();
       ::sigtimedwait(&ends, nullptr, &kLook);
     }
     if (ended == 0 || (ended < 0 && errno == EINTR)) continue;
