@@ -502,6 +502,7 @@ TEST(CliGuardRun, AnAttemptOnAnotherMachineIsNotTakenForDead) {
   EXPECT_EQ(o.status, 2);
   EXPECT_NE(o.err.find("attempt 1 was started on elsewhere"), std::string::npos) << o.err;
   ::kill(-std::stoi(pid), SIGKILL);
+  EXPECT_TRUE(wait_for([&] { return fs::exists(job.dir.path / "s" / "attempt-1.exit"); })) << "its keeper tells";
 }
 
 TEST(CliGuardRun, ACommandThatCannotBeStartedIsTold) {
