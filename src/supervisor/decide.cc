@@ -538,7 +538,7 @@ class Decider {
     const GuardPolicy& p = s_.policy;
     if (s_.without_gain > p.most_without_progress) {
       stop(GuardOutcome::failed,
-           fmt::format("{} attempts in a row gained nothing: {} {}", s_.without_gain + 1,
+           fmt::format("{} restarts in a row gained nothing: {} {}", s_.without_gain,
                        p.knows_checkpoints ? "no newer checkpoint than of iteration" : "none got beyond iteration",
                        s_.gained_step));
       return false;
