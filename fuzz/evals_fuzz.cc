@@ -1,14 +1,17 @@
-// libFuzzer target of the configuration of evaluations. Any bytes must give a configuration whose plan has every item
-// of every dataset once, or an error of one line.
+// libFuzzer target of the configuration of evaluations, and of results as suites write them. Any bytes must give a
+// configuration whose plan has every item of every dataset once, or an error of one line; what is JSON must be read as
+// what it is.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "trials/draw.h"
+#include "trials/loose_json.h"
 
 namespace {
 
@@ -20,7 +23,10 @@ void require(bool ok) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace orrery;
-  const auto config = parse_eval_config(std::string_view(reinterpret_cast<const char*>(data), size), "fuzz");
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const nlohmann::json loose = loose_json(text), strict = nlohmann::json::parse(text, nullptr, false);
+  require(strict.is_discarded() || loose == strict);
+  const auto config = parse_eval_config(text, "fuzz");
   if (!config) {
     require(!config.error().what.empty() && config.error().line().find('\n') == std::string::npos);
     return 0;
