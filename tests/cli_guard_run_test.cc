@@ -133,10 +133,20 @@ TEST(CliGuardRun, ProgramErrorsAreReportedAndNotRestartedBlindly) {
 // Its errors go to another file than its steps: they are older than steps all the same.
 TEST(CliGuardRun, AnErrorThatTrainingSurvivedExplainsNoLaterEnd) {
   Guarded job("");
+  // Further steps once guard has heard of the error, whatever else this machine does.
   write_text(job.dir / "train.sh",
-             "for i in $(seq 1 60); do echo \"step $i: loss 2.0, 0.1 s/it\"; sleep 0.03; test $i = 20 && echo "
-             "'ValueError: bad sample 12, skipped' >&2; done; test -e '" +
-                 (job.dir / "mark") + "' && exit 0; touch '" + (job.dir / "mark") + "'; kill -9 $$\n");
+             "step() { echo \"step $1: loss 2.0, 0.1 s/it\"; sleep 0.02; }\n"
+             "for i in $(seq 1 20); do step $i; done\n"
+             "test -e '" +
+                 (job.dir / "mark") +
+                 "' && exit 0\n"
+                 "echo 'ValueError: bad sample 12, skipped' >&2\n"
+                 "until grep -q 'bad sample' '" +
+                 (job.dir / "s/journal.jsonl") +
+                 "'; do sleep 0.05; done\n"
+                 "for i in $(seq 21 60); do step $i; done\n"
+                 "touch '" +
+                 (job.dir / "mark") + "'; kill -9 $$\n");
   job.trainer = "bash '" + (job.dir / "train.sh") + "'";
   const Outcome o = job.run();
   EXPECT_EQ(o.status, 0) << o.err;
