@@ -156,6 +156,7 @@ TEST_F(Slurm, ALostNodeAndAJobThatGoesOnWithoutIt) {
   ASSERT_EQ(lab_->command("start node3"), "");
   ASSERT_TRUE(resume({"node3"}, {.settle_s = 60}).has_value());
   EXPECT_TRUE(wait_for(60, [&] { return node("node3").usable(); }));
+  EXPECT_TRUE(resume({"node3"}, {.settle_s = 0}).has_value()) << "it is there already";
 }
 
 TEST_F(Slurm, RequeuedOnRequest) {

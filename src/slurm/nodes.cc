@@ -74,7 +74,18 @@ Status set_down(const std::vector<std::string>& names, const std::string& reason
 }
 
 Status resume(const std::vector<std::string>& names, const Terms& terms) {
-  return set_state(names, "resume", "", terms);
+  const auto end = Clock::now() + std::chrono::duration<double>(terms.settle_s);
+  Terms once = terms;
+  once.settle_s = 0;
+  for (;;) {
+    const Status ok = set_state(names, "resume", "", once);
+    if (ok) return ok;
+    // A node that came back by itself is not to be resumed, says Slurm in the same words.
+    const auto now = nodes(names, terms);
+    if (now && std::all_of(now->begin(), now->end(), [](const Node& n) { return n.usable(); })) return {};
+    if (!has(ok.error().what, "Invalid node state") || Clock::now() > end) return ok;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
 }
 
 }  // namespace orrery::slurm

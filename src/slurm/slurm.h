@@ -109,6 +109,7 @@ Status drain(const std::vector<std::string>& names, const std::string& reason, c
 // Without waiting for its slurmd to answer: jobs there end as NODE_FAIL or are requeued.
 Status set_down(const std::vector<std::string>& names, const std::string& reason, const Terms& terms = {});
 // Repeated while a node is between two states, for `settle_s`.
+// Nodes that are usable already are left as they are.
 Status resume(const std::vector<std::string>& names, const Terms& terms = {});
 
 }  // namespace orrery::slurm
