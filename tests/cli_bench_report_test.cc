@@ -4,20 +4,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "bench_fixture.h"
 #include "cli_run.h"
 
 namespace orrery::test {
 namespace {
-
-using Json = nlohmann::json;
-
-constexpr const char* kTiny = "[models.tiny]\nlayers = 1\nhidden = 16\nffn = 64\nheads = 2\nvocab = 32\n";
-
-Json document(const Outcome& o) {
-  const Json j = Json::parse(o.out, nullptr, false);
-  EXPECT_TRUE(j.is_object()) << o.out << o.err;
-  return j;
-}
 
 // Runs of `axes` by one command, whose words are given.
 std::string matrix(const std::string& axes, const std::string& argv, const std::string& bench = "") {

@@ -4,21 +4,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "bench_fixture.h"
 #include "cli_run.h"
 #include "processes/find.h"
 
 namespace orrery::test {
 namespace {
-
-using Json = nlohmann::json;
-
-constexpr const char* kTiny = "[models.tiny]\nlayers = 1\nhidden = 16\nffn = 64\nheads = 2\nvocab = 32\n";
-
-Json document(const Outcome& o) {
-  const Json j = Json::parse(o.out, nullptr, false);
-  EXPECT_TRUE(j.is_object()) << o.out << o.err;
-  return j;
-}
 
 void expect_refused(const std::string& command, const std::string& says) {
   const Outcome o = orrery(command);

@@ -12,8 +12,8 @@ namespace orrery {
 namespace {
 
 constexpr std::int64_t kMostLaunchFailures = 10;  // in a row, of a scheduler that does not take the job
-constexpr double kHeldAgain_s = 10;               // ... and an attempt is made while an earlier one holds checkpoints
 constexpr double kNodesAgain_s = 10;              // how often nodes are asked for while there are too few
+constexpr double kHeldAgain_s = 10;               // ... and an attempt is made while an earlier one holds checkpoints
 constexpr std::size_t kManyExcuses = 2;           // more than one in so many nodes bad: the test is not believed
 
 constexpr std::size_t kRecentSaves = 64;  // among which one may be told of twice
