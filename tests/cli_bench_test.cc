@@ -5,21 +5,18 @@
 
 #include <chrono>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 #include <thread>
 
-#include "cli_run.h"
+#include "bench_fixture.h"
 
 namespace orrery::test {
 namespace {
 
-using Json = nlohmann::json;
-
 const std::string kTrainer = fs::path(ORRERY_BINARY).parent_path().string() + "/orrery_trainer";
 
-const char* const kTiny = R"(
+const char* const kTrainersTiny = R"(
 [models.tiny]
 layers = 1
 hidden = 16
@@ -33,13 +30,7 @@ rms_norm = false
 // A matrix of the trainer's runs: batches, lengths, ranks.
 std::string matrix(const std::string& bench, const std::string& axes) {
   return "[bench]\nwarmup_steps = 1\nsteps = 3\n" + bench + "\n[[matrix]]\ntask = \"pretrain\"\nmodel = \"tiny\"\n" +
-         axes + kTiny;
-}
-
-Json document(const Outcome& o) {
-  const Json j = Json::parse(o.out, nullptr, false);
-  EXPECT_TRUE(j.is_object()) << o.out << o.err;
-  return j;
+         axes + kTrainersTiny;
 }
 
 std::map<std::string, Json> by_id(const Json& d) {
@@ -337,7 +328,7 @@ TEST(CliBench, PyTorchWorkersTrainFineTuneAndGenerate) {
                  axes + "[[matrix]]\ntask = \"pretrain\"\ntechniques = \"R\"\ngpus = 2\n" + axes +
                  "[[matrix]]\ntask = \"finetune\"\ntechniques = [\"L\", \"P\"]\n" + axes +
                  "[[matrix]]\ntask = \"inference\"\nprecision = \"fp32\"\n" + axes +
-                 "[[matrix]]\ntask = \"pretrain\"\nframework = \"deepspeed\"\n" + axes + kTiny);
+                 "[[matrix]]\ntask = \"pretrain\"\nframework = \"deepspeed\"\n" + axes + kTrainersTiny);
   const Outcome o = orrery("bench run '" + config + "' --json --quiet");
   EXPECT_EQ(o.status, 0) << o.err;
   const auto runs = by_id(document(o));

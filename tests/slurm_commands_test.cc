@@ -189,9 +189,15 @@ TEST_F(SlurmCommands, AUsersFiltersDoNotHideJobs) {
 }
 
 TEST_F(SlurmCommands, ANodeBetweenTwoStatesIsTriedAgain) {
-  play("scontrol", "echo 'slurm_update error: Invalid node state specified' >&2; exit 1", "true");
+  const std::string between = "echo 'slurm_update error: Invalid node state specified' >&2; exit 1";
+  play("scontrol", between, "printf 'NodeName=n1\\n   State=IDLE\\nNodeName=n2\\n   State=DOWN\\n'");
   EXPECT_TRUE(resume({"n1", "n2"}, quick_).has_value());
-  EXPECT_EQ(calls("scontrol"), "update nodename=n[1-2] state=resume\nupdate nodename=n[1-2] state=resume\n");
+  EXPECT_EQ(calls("scontrol"),
+            "update nodename=n[1-2] state=resume\nshow node n[1-2]\nupdate nodename=n[1-2] state=resume\n");
+  std::filesystem::remove(dir_ / "scontrol.calls");
+  play("scontrol", between, "printf 'NodeName=n1\\n   State=IDLE\\nNodeName=n2\\n   State=MIXED\\n'");
+  EXPECT_TRUE(resume({"n1", "n2"}, quick_).has_value());
+  EXPECT_EQ(calls("scontrol"), "update nodename=n[1-2] state=resume\nshow node n[1-2]\n") << "they came back";
   play("scontrol", "echo 'slurm_update error: Invalid user id' >&2; exit 1");
   const Status refusal = drain({"n1"}, "line one\nline two", quick_);
   ASSERT_FALSE(refusal.has_value());

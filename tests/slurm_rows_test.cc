@@ -139,6 +139,7 @@ constexpr const char* kShowJob =
     "   Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:11\n"
     "   SubmitTime=1796077181 EligibleTime=1796077181\n"
     "   StartTime=1796077185 EndTime=1827613181 Deadline=N/A\n"
+    "   PreemptEligibleTime=1796077185 PreemptTime=1796077300\n"
     "   ReqNodeList=(null) ExcNodeList=node7\n"
     "   NodeList=node[0-1]\n"
     "   BatchHost=node0\n"
@@ -155,6 +156,9 @@ TEST(SlurmRows, ShowJob) {
   EXPECT_EQ(j.start_s, 1796077185);
   EXPECT_EQ(j.end_s, 0);
   EXPECT_EQ(j.limit_s, 1827613181);
+  EXPECT_EQ(j.preempted_s, 1796077300);
+  read_job_details("JobId=12\n   PreemptEligibleTime=1796077185 PreemptTime=None\n", j);
+  EXPECT_EQ(j.preempted_s, 0);
   EXPECT_EQ(j.nodes, (Names{"node0", "node1"}));
 }
 

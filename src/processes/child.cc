@@ -15,8 +15,10 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <thread>
 
+#include "base/byte_source.h"
 #include "base/number_text.h"
 
 extern char** environ;
@@ -154,15 +156,13 @@ Exit exit_of(int status) {
 
 struct ProcessLine {
   char state = 0;
-  pid_t session = 0;
+  pid_t parent = 0, session = 0;
   std::uint64_t started = 0;
 };
 
 std::optional<ProcessLine> process_line(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  if (!std::getline(file, line)) return std::nullopt;
-  const std::size_t name_end = line.rfind(')');  // a program's name may hold blanks and parentheses
+  const std::string line = read_at_most(fmt::format("/proc/{}/stat", pid), 4096).value_or("");
+  const std::size_t name_end = line.rfind(") ");  // a program's name may hold blanks, parentheses and line ends
   if (name_end == std::string::npos) return std::nullopt;
   std::vector<std::string_view> fields;  // from field 3, the state
   const std::string_view rest = std::string_view(line).substr(name_end + 2);
@@ -171,14 +171,29 @@ std::optional<ProcessLine> process_line(pid_t pid) {
     fields.push_back(rest.substr(i, end - i));
     i = end + 1;
   }
-  std::int64_t session = 0, started = 0;
-  if (fields.size() < 20 || read_int(fields[3], session) != NumberState::ok ||
-      read_int(fields[19], started) != NumberState::ok)
+  std::int64_t parent = 0, session = 0, started = 0;
+  if (fields.size() < 20 || fields[0].empty() || read_int(fields[1], parent) != NumberState::ok ||
+      read_int(fields[3], session) != NumberState::ok || read_int(fields[19], started) != NumberState::ok)
     return std::nullopt;
-  return ProcessLine{fields[0].front(), static_cast<pid_t>(session), static_cast<std::uint64_t>(started)};
+  return ProcessLine{fields[0].front(), static_cast<pid_t>(parent), static_cast<pid_t>(session),
+                     static_cast<std::uint64_t>(started)};
 }
 
 bool gone(char state) { return state == 'Z' || state == 'X' || state == 'x'; }
+
+// Those that live.
+template <class Each>
+void each_process(Each each) {
+  DIR* const directory = ::opendir("/proc");
+  if (!directory) return;
+  while (const dirent* const entry = ::readdir(directory)) {
+    std::int64_t pid = 0;
+    if (read_int(entry->d_name, pid) != NumberState::ok) continue;
+    const auto line = process_line(static_cast<pid_t>(pid));
+    if (line && !gone(line->state)) each(static_cast<pid_t>(pid), *line);
+  }
+  ::closedir(directory);
+}
 
 // Whether the session that this number names is still the child's: its leader lives, or is dead and others are left
 // (the kernel does not give a number to a new process while a session has it).
@@ -225,17 +240,22 @@ bool is_alive(const Child& child) {
 
 std::vector<pid_t> session_members(pid_t session) {
   std::vector<pid_t> members;
-  DIR* const directory = ::opendir("/proc");
-  if (!directory) return members;
-  while (const dirent* const entry = ::readdir(directory)) {
-    std::int64_t pid = 0;
-    if (read_int(entry->d_name, pid) != NumberState::ok) continue;
-    const auto line = process_line(static_cast<pid_t>(pid));
-    if (line && line->session == session && !gone(line->state)) members.push_back(static_cast<pid_t>(pid));
-  }
-  ::closedir(directory);
+  each_process([&](pid_t pid, const ProcessLine& line) {
+    if (line.session == session) members.push_back(pid);
+  });
   std::sort(members.begin(), members.end());
   return members;
+}
+
+std::vector<pid_t> descendants_of(pid_t ancestor) {
+  std::multimap<pid_t, pid_t> children;
+  each_process([&](pid_t pid, const ProcessLine& line) { children.emplace(line.parent, pid); });
+  std::vector<pid_t> all{ancestor};
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (auto [it, last] = children.equal_range(all[i]); it != last; ++it) all.push_back(it->second);
+  all.erase(all.begin());
+  std::sort(all.begin(), all.end());
+  return all;
 }
 
 Result<Child> start_child(const ChildTerms& terms) {

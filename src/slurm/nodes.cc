@@ -79,11 +79,11 @@ Status resume(const std::vector<std::string>& names, const Terms& terms) {
   once.settle_s = 0;
   for (;;) {
     const Status ok = set_state(names, "resume", "", once);
-    if (ok) return ok;
-    // A node that came back by itself is not to be resumed, says Slurm in the same words.
+    if (ok || !has(ok.error().what, "Invalid node state")) return ok;
+    // So Slurm also calls it to resume a node that came back by itself.
     const auto now = nodes(names, terms);
     if (now && std::all_of(now->begin(), now->end(), [](const Node& n) { return n.usable(); })) return {};
-    if (!has(ok.error().what, "Invalid node state") || Clock::now() > end) return ok;
+    if (Clock::now() > end) return ok;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
 }

@@ -165,6 +165,8 @@ void read_job_details(std::string_view text, Job& job) {
       const std::int64_t end_s = whole(value_of(line, "EndTime"));
       job.end_s = is_over(job.state) ? end_s : 0;
       job.limit_s = job.state == State::running ? end_s : 0;
+    } else if (begins(line, "   PreemptEligibleTime=")) {
+      job.preempted_s = whole(value_of(line, "PreemptTime"));
     } else if (begins(line, "   NodeList=")) {
       job.nodes = hosts_of(value_of(line, "NodeList"));
     }

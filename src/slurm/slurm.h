@@ -49,7 +49,9 @@ struct Job {
   int restarts = 0;  // times it was requeued; -1 = not told
   int exit_status = 0, signal = 0;
   std::int64_t start_s = 0, end_s = 0;  // Unix time; 0 = not yet
-  std::int64_t limit_s = 0;             // when its time limit ends, as job() tells while it runs; 0 = not known
+  // As job() tells: when its time limit, or the grace time of a preemption, ends while it runs; 0 = not known.
+  std::int64_t limit_s = 0;
+  std::int64_t preempted_s = 0;  // when Slurm gave notice of preemption, as job() tells; 0 = it did not
 };
 
 // Asks squeue, then sacct where accounts are kept, then scontrol for what squeue does not tell. A job that nobody knows

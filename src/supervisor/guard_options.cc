@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <functional>
 #include <variant>
 
 #include "base/closest.h"
 #include "base/number_text.h"
 #include "base/toml.h"
+#include "processes/find.h"
 #include "supervisor/tell.h"
 
 namespace orrery {
@@ -282,20 +281,9 @@ Status check_program(const GuardOptions& o) {
   struct stat file {};
   if (::stat(from.c_str(), &file) != 0 || !S_ISDIR(file.st_mode))
     return fail("no such directory", o.directory, "directory in [job] is where the command runs");
-  const char* const path = std::getenv("PATH");  // NOLINT: nobody changes it
-  std::string places = word.find('/') != std::string::npos ? "" : path != nullptr ? path : "/bin:/usr/bin";
-  if (word.find('/') == std::string::npos && places.empty()) places = ".";
-  bool there = false;
-  for (std::size_t begin = 0; !word.empty() && begin <= places.size();) {
-    const std::size_t end = std::min(places.find(':', begin), places.size());
-    std::string place = places.substr(begin, end - begin);
-    begin = end + 1;
-    std::string program = place.empty() ? word : place + "/" + word;
-    if (program.front() != '/') program = from + "/" + program;
-    if (::stat(program.c_str(), &file) != 0) continue;
-    there = true;
-    if (S_ISREG(file.st_mode) && ::access(program.c_str(), X_OK) == 0) return {};
-  }
+  if (!find_program(word, from).empty()) return {};
+  const std::string path = word.starts_with('/') ? word : from + "/" + word;
+  const bool there = word.find('/') != std::string::npos && ::stat(path.c_str(), &file) == 0;
   return fail(there ? "not a program that may be run: " + word : "no such program: '" + word + "'", "guard",
               "after --: the name of a program on PATH, or its path");
 }

@@ -684,7 +684,8 @@ void Supervisor::attend() {
     };
     if (s_.phase == GuardPhase::running && state->reason == EndReason::preempted)
       tell(EventKind::preemption, "the scheduler will end it: " + state->detail, 0);
-    if (here() && s_.phase == GuardPhase::running && state->time_left && *state->time_left < o_.time_limit_margin_s)
+    if (here() && s_.phase == GuardPhase::running && !ending && state->time_left &&
+        *state->time_left < o_.time_limit_margin_s)
       tell(EventKind::time_limit_near, fmt::format("{:.0f} s until its time limit", *state->time_left),
            *state->time_left);
   }

@@ -1,6 +1,5 @@
 #include "supervisor/local_runner.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -52,30 +51,6 @@ Status same_machine(const std::string& directory, std::int64_t attempt) {
   return fail(fmt::format("attempt {} was started on {}: whether it lives cannot be seen from {}", attempt,
                           job->machine, machine_name()),
               directory, "run guard there");
-}
-
-std::vector<pid_t> descendants_of(pid_t ancestor) {
-  std::multimap<pid_t, pid_t> children;
-  DIR* const proc = ::opendir("/proc");
-  if (proc == nullptr) return {};
-  while (const dirent* entry = ::readdir(proc)) {
-    pid_t pid = 0, parent = 0;
-    const std::string_view name = entry->d_name;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (error != std::errc{} || end != name.data() + name.size()) continue;
-    // "PID (NAME) STATE PARENT ...": the name may have brackets itself.
-    const std::string stat = read_at_most(fmt::format("/proc/{}/stat", pid), 4096).value_or("");
-    const std::size_t after = stat.rfind(") ");
-    if (after == std::string::npos || after + 4 >= stat.size() || stat[after + 2] == 'Z') continue;
-    std::from_chars(stat.data() + after + 4, stat.data() + stat.size(), parent);
-    children.emplace(parent, pid);
-  }
-  ::closedir(proc);
-  std::vector<pid_t> all{ancestor};
-  for (std::size_t i = 0; i < all.size(); ++i)
-    for (auto [it, last] = children.equal_range(all[i]); it != last; ++it) all.push_back(it->second);
-  all.erase(all.begin());
-  return all;
 }
 
 std::vector<pid_t> LocalRunner::members(std::int64_t number, const std::string& token) const {

@@ -42,8 +42,6 @@ class LocalRunner final : public JobRunner {
 // Errors: the attempt was started on another machine (its directory is shared): it cannot be watched from here.
 Status same_machine(const std::string& directory, std::int64_t attempt);
 
-std::vector<pid_t> descendants_of(pid_t ancestor);  // alive, zombies left out
-
 // Where the processes stand, as text (process_stacks.cc): py-spy or gdb where they are installed, else what the kernel
 // says of each thread. No longer than `timeout_s` in all.
 std::string process_stacks(const std::vector<pid_t>& processes, double timeout_s);

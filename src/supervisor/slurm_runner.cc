@@ -312,6 +312,11 @@ void SlurmRunner::describe_end(const SlurmFiles& files, const std::vector<RankRe
   }
 }
 
+// Having saved, or since it does not hear the signal.
+bool ended_on_request(const AttemptState& s) {
+  return s.reason == EndReason::none && (s.exit_status == 0 || s.signal == SIGTERM || s.signal == SIGKILL);
+}
+
 Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
   const auto h = read_handle(handle);
   if (!h) return tl::unexpected(h.error());
@@ -327,6 +332,8 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
   if (!asked) return tl::unexpected(asked.error());
   const slurm::Job& j = *asked;
   const bool claimed = !read_line(files.claim).empty();
+  // Slurm notes it before the ranks' SIGTERM has reached them, and moves the end of the job's time nearer.
+  const bool warned = notice || j.preempted_s > 0;
   const bool some_run = std::any_of(reports.begin(), reports.end(),
                                     [&](const RankReport& r) { return r.runs() && silent_s(k, r) < options_.stale_s; });
   AttemptState s;
@@ -346,7 +353,7 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
   if (again && !slurm::is_over(j.state)) {
     s.phase = AttemptPhase::ended;
     s.lost = lost_nodes(k, reports, true);
-    s.reason = !s.lost.empty() ? EndReason::node_fail : notice ? EndReason::preempted : EndReason::requeued;
+    s.reason = !s.lost.empty() ? EndReason::node_fail : warned ? EndReason::preempted : EndReason::requeued;
     s.detail = "Slurm put it into the queue again";
     return s;
   }
@@ -363,7 +370,7 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
     // A rank that failed is news of the others: their nodes are asked at once.
     const bool failed = std::any_of(reports.begin(), reports.end(), [](const RankReport& r) { return r.failed(); });
     // So is word that it will be ended: Slurm ends what has lost a node.
-    const bool told_so = notice || j.state == slurm::State::completing;
+    const bool told_so = warned || j.state == slurm::State::completing;
     s.lost = lost_nodes(k, reports, failed || told_so || s.phase == AttemptPhase::ending);
     if (s.phase == AttemptPhase::running && told_so && s.lost.empty()) {
       s.reason = EndReason::preempted;
@@ -375,7 +382,10 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
       return !r.runs() || std::find(s.lost.begin(), s.lost.end(), r.node) != s.lost.end();
     });
     if (!s.lost.empty() && failed && (heard || ended)) s.phase = AttemptPhase::ended;
-    if (s.phase == AttemptPhase::ending || s.phase == AttemptPhase::ended) describe_end(files, reports, s);
+    if (s.phase == AttemptPhase::ending || s.phase == AttemptPhase::ended) {
+      describe_end(files, reports, s);
+      if (j.preempted_s > 0 && ended_on_request(s)) s.reason = EndReason::preempted;
+    }
     return s;
   }
   // Over, or forgotten: a controller that was killed forgets what came last.
@@ -394,7 +404,7 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
   if (j.state != slurm::State::completed) s.lost = lost_nodes(k, reports, true);
   describe_end(files, reports, s);
   // It was told that it will be ended, and ended by itself in time.
-  if (notice && s.reason == EndReason::none && s.exit_status == 0) s.reason = EndReason::preempted;
+  if (warned && ended_on_request(s) && (s.exit_status || j.preempted_s > 0)) s.reason = EndReason::preempted;
   const bool said = s.exit_status || s.signal || s.reason != EndReason::none;
   if (!said && j.state != slurm::State::unknown) {
     if (j.signal != 0) {
