@@ -119,6 +119,21 @@ TEST(CheckpointDamage, WhatWasRejectedIsSaid) {
   EXPECT_FALSE(Checkpoint::open(p.dir / "c", ".."));
 }
 
+TEST(CheckpointDamage, WhatCannotBeLoadedPushesOutNothing) {
+  Pair p;
+  fs::remove(p.newer / "rank-00001.safetensors");
+  Options o = small_options(p.dir / "c");
+  o.keep_full = 2;
+  auto w = Writer::open(o);
+  ASSERT_TRUE(w);
+  save_now(*w, 3);
+  EXPECT_TRUE(fs::exists(p.older / "manifest.json")) << "two that are good are kept";
+  EXPECT_EQ(newest_step(p.dir / "c"), 3);
+  save_now(*w, 4);
+  EXPECT_FALSE(fs::exists(p.older / "manifest.json"));
+  EXPECT_EQ(newest_step(p.dir / "c"), 4);
+}
+
 TEST(CheckpointDamage, ReceiptsOfAnySort) {
   for (const std::string& harm : {std::string("cut"), std::string("flip"), std::string("foreign")}) {
     const Scratch dir;

@@ -1,5 +1,6 @@
 """Run by cli_checkpoint_python_test.cc with the module and the library in the environment: prints "ok" at the end."""
 import os
+import subprocess
 import sys
 import tempfile
 
@@ -155,6 +156,40 @@ def arguments(directory):
     refuses(lambda: orrery_ckpt.withdraw_after(directory, "x\ny"), "is no name of a checkpoint")
 
 
+def scalars_and_others(directory):
+    """Whose memory is made when it is asked for: each keeps its own."""
+    class Image:
+        __array_interface__ = {"shape": (2,), "typestr": "<f4", "version": 3, "data": np.float32([7, 8]).tobytes()}
+
+    values = {name: np.float64(value) for name, value in (("lr", .25), ("loss", 1.25), ("best", 2.25), ("scale", 3.25))}
+    with orrery_ckpt.Writer(directory) as writer:
+        assert writer.save(1, {**values, "list": [1, 2], "number": 5, "image": Image()})
+        writer.wait()
+    found = orrery_ckpt.newest_good(directory)
+    assert {name: float(found.read(name)) for name in values} == {name: float(v) for name, v in values.items()}
+    assert list(found.read("list")) == [1, 2] and found.read("number") == 5 and list(found.read("image")) == [7, 8]
+    for nothing in (np.float64(0), 3.0, [0.0]):
+        refuses(lambda: found.read("lr", out=nothing), "nothing to read into")
+
+
+def left_open(directory):
+    """A script that ends without close() has saved; a forked child neither waits nor writes, and may open its own."""
+    script = """
+import os, sys
+import numpy as np
+import orrery_ckpt
+w = orrery_ckpt.Writer(sys.argv[1])
+pid = os.fork()
+if pid == 0:
+    w.close()
+    sys.exit(3)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+assert w.save(1, {"x": np.zeros(1 << 20)})
+"""
+    subprocess.run([sys.executable, "-c", script, directory], check=True, timeout=300)
+    assert orrery_ckpt.newest_good(directory).step == 1
+
+
 def refused_on_one_rank(directory):
     """Rank 0 is told at once, and the next save works: with what this module refuses before it calls the library."""
     bad = [lambda w: w.save(1, {"x": np.zeros(2, dtype=complex)}), lambda w: w.save(-1, {}), lambda w: w.save(1, {"\udcff": 1}),
@@ -178,6 +213,8 @@ with tempfile.TemporaryDirectory() as scratch:
     ranks(os.path.join(scratch, "b"))
     arguments(os.path.join(scratch, "d"))
     refused_on_one_rank(os.path.join(scratch, "e"))
+    scalars_and_others(os.path.join(scratch, "f"))
+    left_open(os.path.join(scratch, "g"))
 try:
     import torch
 except ImportError:

@@ -162,6 +162,41 @@ TEST(CheckpointRanks, OneThatIsPassedIsNeverCompleted) {
   EXPECT_EQ(team[0].stats().abandoned, 1u);
 }
 
+// Rank 0's look at one hangs so long that the next is seen complete first.
+TEST(CheckpointRanks, OneThatIsCompleteIsNotOvertaken) {
+  const Scratch dir;
+  std::atomic<bool> second_seen{false};
+  std::vector<Writer> ranks;
+  for (int r = 0; r < 2; ++r) {
+    Options o = small_options(dir / "c");
+    o.rank = r;
+    o.world = 2;
+    o.session = "a";
+    if (r == 0)
+      o.fault = [&](std::string_view operation, const std::string& path) {
+        if (operation != "stat" || path.find("rank-00001.receipt.json") == std::string::npos) return 0;
+        if (path.find("step-000000000002") != std::string::npos) second_seen = true;
+        return second_seen ? 0 : ENOENT;
+      };
+    auto w = Writer::open(o);
+    ASSERT_TRUE(w) << w.error().line();
+    ranks.push_back(std::move(*w));
+  }
+  for (const int r : {1, 0}) {
+    for (const int step : {1, 2}) {
+      const ToyState state(step);
+      const auto views = state.piece(20 * r, 20 * (r + 1), r == 0);
+      ASSERT_TRUE(ranks[static_cast<std::size_t>(r)].save(step, Slot::full, views, {}));
+    }
+    if (r == 1) {
+      ASSERT_TRUE(ranks[1].wait(60));
+    }
+  }
+  const auto ok = ranks[0].wait(60);
+  EXPECT_TRUE(ok) << ok.error().line();
+  EXPECT_EQ(steps_in(dir / "c"), (std::vector<std::int64_t>{2, 1})) << "the newest is the later one";
+}
+
 TEST(CheckpointRanks, CopiesThatDifferAreNotCommitted) {
   const Scratch dir;
   Team team(dir / "c", 2, "a");

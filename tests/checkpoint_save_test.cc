@@ -258,6 +258,41 @@ TEST(CheckpointSave, StorageThatHangsDoesNotHangTheEnd) {
   while (Writer::open(small_options(dir / "c")).has_value() == false) std::this_thread::yield();
 }
 
+TEST(CheckpointSave, StorageThatHangsWhileItIsTidiedDoesNotHangTheEnd) {
+  const Scratch dir;
+  Gate gate;
+  Options o = small_options(dir / "c");
+  o.world = 2;
+  o.session = "a";
+  o.peer_timeout_s = 0.01;  // rank 1 never comes: what rank 0 wrote is taken away
+  o.fault = [&](std::string_view op, const std::string&) {
+    if (op == "unlink") gate.pass();
+    return 0;
+  };
+  {
+    auto w = Writer::open(o);
+    EXPECT_EQ(save(*w, 1), Outcome::accepted);
+    gate.until_waiting();
+    EXPECT_FALSE(w->close(60)) << "it was not complete";
+  }
+  gate.let_go();
+  o.fault = {};
+  o.session = "b";
+  while (Writer::open(o).has_value() == false) std::this_thread::yield();
+}
+
+TEST(CheckpointSave, AWriterThatTakesThePlaceOfAnotherClosesIt) {
+  const Scratch dir;
+  auto first = Writer::open(small_options(dir / "a")), second = Writer::open(small_options(dir / "b"));
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(save(*first, 1), Outcome::accepted);
+  *first = std::move(*second);
+  EXPECT_EQ(newest_step(dir / "a"), 1);
+  EXPECT_TRUE(Writer::open(small_options(dir / "a"))) << "its lock is free";
+  save_now(*first, 2);
+  EXPECT_EQ(newest_step(dir / "b"), 2);
+}
+
 TEST(CheckpointSave, TwoWritersAreRefused) {
   const Scratch dir;
   auto first = Writer::open(small_options(dir / "c"));
@@ -290,8 +325,12 @@ TEST(CheckpointSave, AForkedChildHoldsNothing) {
     char go = 0;
     const ToyState state(1);
     const auto views = state.views();
-    const bool refused = !w->save(1, Slot::full, views, {});
-    ::_exit(::read(pipe[0], &go, 1) == 1 && refused ? 0 : 1);
+    const bool refused = !w->save(1, Slot::full, views, {}) && !w->wait(1000) && w->stats().saves == 0;
+    const bool closed = w->close(1000).has_value();  // nothing to wait for
+    const bool later = ::read(pipe[0], &go, 1) == 1;
+    const bool opened = Writer::open(small_options(dir / "d")).has_value();  // whatever its parent holds or held
+    const bool again = Writer::open(small_options(dir / "c")).has_value();
+    ::_exit(refused && closed && later && opened && again ? 0 : 1);
   }
   ASSERT_TRUE(w->close());
   EXPECT_TRUE(Writer::open(small_options(dir / "c")));

@@ -90,6 +90,27 @@ TEST(CliCheckpointC, GpuTensorsThroughPinnedBuffers) {
   ::dlclose(handle);
 }
 
+TEST(CliCheckpointC, GpuTensorsThroughBuffersThatAreNotPinned) {
+  const TempDir dir;
+  ckpt::Options o;
+  o.directory = dir / "c";
+  o.cuda_runtime = fake_cuda();
+  o.pin = false;
+  auto w = ckpt::Writer::open(o);
+  ASSERT_TRUE(w) << w.error().line();
+  const unsigned char on_device[2] = {0xff, 0xfe};
+  const ckpt::TensorView t{"x", ckpt::DType::u8, {2}, on_device, ckpt::Place::cuda};
+  const auto saved = w->save(1, ckpt::Slot::full, {&t, 1}, {});
+  ASSERT_TRUE(saved) << saved.error().line();
+  ASSERT_TRUE(w->wait(20));
+  EXPECT_FALSE(w->stats().pinned);
+  const auto c = ckpt::Checkpoint::newest_good(dir / "c");
+  ASSERT_TRUE(c && *c);
+  unsigned char got[2];
+  ASSERT_TRUE((*c)->read("x", got));
+  EXPECT_EQ(got[1], 1);
+}
+
 TEST(CliCheckpointC, WithoutAGpuNothingIsPinned) {
   const TempDir dir;
   ckpt::Options o;

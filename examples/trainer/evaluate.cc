@@ -69,7 +69,7 @@ std::vector<float> load(const Settings& s, const Model& model) {
   if (!c) throw std::runtime_error(c.error().line());
   for (const Parameter& p : model.parameters()) {
     const ckpt::TensorInfo* info = c->find(p.name);
-    if (info == nullptr || info->shape != p.shape)
+    if (info == nullptr || info->dtype != ckpt::DType::f32 || info->shape != p.shape)
       throw std::runtime_error(s.evaluate + ": is of another model: " + p.name);
     if (const auto ok = c->read(p.name, weights.data() + p.begin); !ok) throw std::runtime_error(ok.error().line());
   }

@@ -18,7 +18,7 @@
 namespace trainer {
 namespace {
 
-// One bit in the middle of the last shard of the newest checkpoint.
+// One bit near the end of the last shard of the newest checkpoint.
 void corrupt_newest(const std::string& directory) {
   const auto all = orrery::ckpt::list(directory);
   if (!all || all->empty()) return;

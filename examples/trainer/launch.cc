@@ -4,17 +4,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "train.h"
 
 namespace trainer {
 namespace {
 
-volatile sig_atomic_t asked_to_stop = 0;  // a handler can reach nothing else
-void on_signal(int signal) { asked_to_stop = signal; }
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds patience{5};  // of the ranks that are left when one failed
 
 }  // namespace
 
@@ -22,10 +24,11 @@ int run_all(const Settings& settings) {
   std::vector<Address> addresses(static_cast<std::size_t>(settings.world));
   std::vector<int> listening;
   for (Address& a : addresses) listening.push_back(listen_at(a));
-  struct sigaction action {};
-  action.sa_handler = on_signal;  // without SA_RESTART: waitpid returns
-  ::sigaction(SIGTERM, &action, nullptr);
-  ::sigaction(SIGINT, &action, nullptr);
+  // Waited for instead of handled: none is lost, whenever it comes. Ranks let them in once they have a handler.
+  sigset_t waited_for;
+  ::sigemptyset(&waited_for);
+  for (const int signal : {SIGTERM, SIGINT, SIGCHLD}) ::sigaddset(&waited_for, signal);
+  ::sigprocmask(SIG_BLOCK, &waited_for, nullptr);
   const pid_t parent = ::getpid();
   std::map<pid_t, int> running;
   for (int r = 0; r < settings.world; ++r) {
@@ -45,17 +48,22 @@ int run_all(const Settings& settings) {
   }
   for (const int fd : listening) ::close(fd);
   int result = 0;
-  bool passed_on = false, killing = false;
+  bool passed_on = false;
+  std::optional<Clock::time_point> kill_at;
   while (!running.empty()) {
     int status = 0;
-    const pid_t child = ::waitpid(-1, &status, 0);
-    if (child < 0 && errno == EINTR && asked_to_stop != 0 && !passed_on) {
-      passed_on = true;
-      for (const auto& [pid, rank] : running) ::kill(pid, asked_to_stop);
-    } else if (child < 0 && errno == EINTR && killing) {
-      for (const auto& [pid, rank] : running) ::kill(pid, SIGKILL);
+    const pid_t child = ::waitpid(-1, &status, WNOHANG);
+    if (child <= 0) {
+      const timespec second{1, 0};
+      const int signal = ::sigtimedwait(&waited_for, nullptr, &second);
+      if ((signal == SIGTERM || signal == SIGINT) && !std::exchange(passed_on, true)) {
+        for (const auto& [pid, rank] : running) ::kill(pid, signal);
+      }
+      if (kill_at && Clock::now() >= *kill_at) {
+        for (const auto& [pid, rank] : running) ::kill(pid, SIGKILL);
+      }
+      continue;
     }
-    if (child < 0) continue;
     const int rank = running[child];
     running.erase(child);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
@@ -67,12 +75,7 @@ int run_all(const Settings& settings) {
       std::fprintf(stderr, "orrery_trainer: rank %d (process %d) failed with exit status %d\n", rank, child,
                    WEXITSTATUS(status));
     }
-    if (!killing) {  // the others notice by their connections, and say so; who does not is killed
-      killing = true;
-      action.sa_handler = [](int) {};
-      ::sigaction(SIGALRM, &action, nullptr);
-      ::alarm(5);
-    }
+    if (!kill_at) kill_at = Clock::now() + patience;  // the others notice by their connections, and say so
   }
   return result;
 }

@@ -81,7 +81,7 @@ Ring::Ring(int rank, int listening, const std::vector<Address>& addresses, doubl
   const std::uint32_t hello[2] = {0x4f525259, static_cast<std::uint32_t>(rank)};
   if (::send(next_, hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) fail("cannot greet the next rank");
   const int from = (rank + world_ - 1) % world_;
-  while (previous_ < 0) {  // strangers and ranks of a run before are turned away
+  while (previous_ < 0) {  // strangers and other ranks are turned away
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd p{listening, POLLIN, 0};
     if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) <= 0) {

@@ -49,8 +49,8 @@ void on_stop(int signal) {
 }
 constexpr std::int64_t interrupted = std::int64_t{1} << 32;  // a rank's wish to stop after SIGINT; 1 after SIGTERM
 
-constexpr double fixed_point = 1099511627776.0;  // 2^40: gradients below 2^23 in steps of 2^-40
-constexpr float too_large = 1048576.0f;          // 2^20: no gradient of a healthy model, and no room for the sum
+constexpr double fixed_point = 1099511627776.0;  // 2^40: gradients in steps of 2^-40
+constexpr float too_large = 1024.0f;  // no gradient of a healthy model; the sum of 4,096 of them has room in 63 bits
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -216,11 +216,16 @@ bool Trainer::resume() {
   const auto good = [](const Status& ok) {
     if (!ok) throw std::runtime_error(ok.error().line());
   };
+  const auto same = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    const ckpt::TensorInfo* info = c->find(name);
+    if (info == nullptr || info->dtype != ckpt::DType::f32 || info->shape != shape)
+      throw std::runtime_error(id + ": is of another model: " + name);
+  };
   for (const Parameter& p : model_.parameters()) {
-    const ckpt::TensorInfo* info = c->find(p.name);
-    if (info == nullptr || info->shape != p.shape) throw std::runtime_error(id + ": is of another model: " + p.name);
+    same(p.name, p.shape);
     good(c->read(p.name, weights_.data() + p.begin));
   }
+  for (const char* const name : {"adam.mean", "adam.square"}) same(name, {static_cast<std::int64_t>(model_.size())});
   const auto b = static_cast<std::int64_t>(begin_), e = static_cast<std::int64_t>(end_);
   good(c->read_part("adam.mean", 0, b, e, mean_.data()));
   good(c->read_part("adam.square", 0, b, e, square_.data()));
@@ -408,6 +413,10 @@ int run_rank(const Settings& settings, int rank, int listening, const std::vecto
   action.sa_flags = SA_RESTART;
   ::sigaction(SIGTERM, &action, nullptr);
   ::sigaction(SIGINT, &action, nullptr);
+  sigset_t held_back;  // by whoever forked it
+  ::sigemptyset(&held_back);
+  for (const int signal : {SIGTERM, SIGINT, SIGCHLD}) ::sigaddset(&held_back, signal);
+  ::sigprocmask(SIG_UNBLOCK, &held_back, nullptr);
   const auto say = [rank](const std::exception& e) {
     const bool peer = dynamic_cast<const CommunicationError*>(&e) != nullptr;
     std::fprintf(stderr, "[rank%d]: %s: %s\n", rank, peer ? "DistBackendError" : "RuntimeError", e.what());

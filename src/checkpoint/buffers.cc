@@ -16,12 +16,15 @@ namespace orrery::ckpt {
 std::shared_ptr<CudaRuntime> CudaRuntime::find(const std::string& library) {
   std::vector<std::string> names{library};
   if (library.empty()) names = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so"};
-  void* handle = nullptr;
-  for (const std::string& name : names) {
-    handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle != nullptr) break;
+  for (const std::string& name : names) {  // one may be there that is too new for the driver
+    void* const handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) continue;
+    if (auto cuda = usable(handle)) return cuda;
   }
-  if (handle == nullptr) return nullptr;
+  return nullptr;
+}
+
+std::shared_ptr<CudaRuntime> CudaRuntime::usable(void* handle) {
   const std::shared_ptr<CudaRuntime> cuda(new CudaRuntime);
   cuda->handle_ = handle;
   const auto load = [&](auto& function, const char* name) {
@@ -31,6 +34,7 @@ std::shared_ptr<CudaRuntime> CudaRuntime::find(const std::string& library) {
   int (*device_count)(int*) = nullptr;
   const bool complete = load(device_count, "cudaGetDeviceCount") && load(cuda->host_register_, "cudaHostRegister") &&
                         load(cuda->host_unregister_, "cudaHostUnregister") && load(cuda->memcpy_, "cudaMemcpy") &&
+                        load(cuda->synchronize_, "cudaDeviceSynchronize") &&
                         load(cuda->error_string_, "cudaGetErrorString");
   int devices = 0;
   if (!complete || device_count(&devices) != 0 || devices < 1) return nullptr;
@@ -48,8 +52,14 @@ bool CudaRuntime::pin(void* data, std::uint64_t bytes) const {
 
 void CudaRuntime::unpin(void* data) const { (void)host_unregister_(data); }
 
+Status CudaRuntime::wait() const {
+  const int code = synchronize_();
+  if (code == 0) return {};
+  return fail(std::string("cannot wait for the GPU: ") + error_string_(code));
+}
+
 Status CudaRuntime::copy(void* host, const void* device, std::uint64_t bytes) const {
-  constexpr int device_to_host = 2;  // cudaMemcpyDeviceToHost; on the default stream: after what was launched before
+  constexpr int device_to_host = 2;  // cudaMemcpyDeviceToHost, on the default stream
   const int code = memcpy_(host, device, bytes, device_to_host);
   if (code == 0) return {};
   return fail(std::string("cannot copy a tensor from the GPU: ") + error_string_(code));

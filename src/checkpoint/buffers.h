@@ -18,13 +18,18 @@ class CudaRuntime {
   ~CudaRuntime();
   bool pin(void* data, std::uint64_t bytes) const;
   void unpin(void* data) const;
+  // For all that was launched on the calling thread's device, by whatever stream: the copy's own stream does not wait
+  // for the others of a framework.
+  Status wait() const;
   Status copy(void* host, const void* device, std::uint64_t bytes) const;  // done when it returns
 
  private:
   CudaRuntime() = default;
+  static std::shared_ptr<CudaRuntime> usable(void* handle);
   void* handle_ = nullptr;
   int (*host_register_)(void*, std::size_t, unsigned) = nullptr;
   int (*host_unregister_)(void*) = nullptr;
+  int (*synchronize_)() = nullptr;
   int (*memcpy_)(void*, const void*, std::size_t, int) = nullptr;
   const char* (*error_string_)(int) = nullptr;
 };

@@ -131,8 +131,8 @@ class Writer {
   // error.
   Status refuse(std::int64_t step, Slot slot, const std::string& why);
 
-  // The process is about to be ended: from now on save() does not wait for a buffer, and wait() and close() return
-  // after `within_s` at the latest; also those that are under way, which see it within a tenth of a second. May be
+  // The process is about to be ended: from now on save() does not wait for a buffer, and wait() returns after `within_s`
+  // at the latest, close() two seconds later; also those that are under way, which see it within a tenth of a second. May be
   // called from a signal handler or another thread.
   void hurry(double within_s) noexcept;
 
@@ -141,7 +141,8 @@ class Writer {
   Status wait(double timeout_s);
   Stats stats() const;
   // wait(), then the lock is let go; what hangs is left to itself. A rank that ends because a peer died has no use for
-  // waiting long: that peer's part may never come.
+  // waiting long: that peer's part may never come. Storage that hangs is given two seconds more. In a forked child
+  // nothing is done: the writer is its parent's.
   Status close(double timeout_s);
   Status close();  // close(close_timeout_s)
 

@@ -10,8 +10,6 @@
 namespace orrery::ckpt {
 namespace {
 
-constexpr std::uint64_t max_manifest_bytes = std::uint64_t{1} << 30;
-
 bool same(const Attempt& a, const Attempt& b) {
   return a.step == b.step && a.slot == b.slot && a.world == b.world && a.session == b.session &&
          a.sequence == b.sequence;
@@ -132,7 +130,7 @@ Result<Catalogue> Catalogue::open(const Directory& root, const std::string& sess
       if (!files) return unseen(files.error());
       // One that was withdrawn stays: a person may want to look at it.
       const bool stays = std::any_of(files->begin(), files->end(), [](const std::string& file) {
-        return file == manifest_name || file == std::string(manifest_name) + ".withdrawn";
+        return file == manifest_name || file == withdrawn_name;
       });
       // At once, not when all are seen: who is killed again and again must still get on. A rank of a dead run may still
       // write there: then the next start does it.
@@ -143,16 +141,27 @@ Result<Catalogue> Catalogue::open(const Directory& root, const std::string& sess
     if (!text && text.error().code != 0 && !says_absent(text.error().code)) return unseen(text.error());
     if (!text) continue;  // no file: not counted, not removed: loading says what is wrong with it
     const auto manifest = read_manifest(*text);
-    if (manifest) c.by_serial_[manifest->serial] = {name, manifest->attempt.slot};
+    if (!manifest) continue;
+    c.last_serial_ = std::max(c.last_serial_, manifest->serial);
+    bool whole = true;  // one that will be rejected must not push out one that is good
+    for (const ShardRecord& shard : manifest->shards) {
+      const auto size = dir->size(shard_name(shard.rank));
+      if (!size && size.error().code != 0 && !says_absent(size.error().code)) return unseen(size.error());
+      whole = whole && size && *size == shard.bytes;
+    }
+    if (whole) c.by_serial_[manifest->serial] = {name, manifest->attempt.slot};
   }
   return c;
 }
 
 Status Catalogue::commit(const Directory& root, Manifest manifest) {
-  manifest.serial = by_serial_.empty() ? 1 : by_serial_.rbegin()->first + 1;
+  manifest.serial = last_serial_ + 1;
   const std::string id = directory_name(manifest.attempt);
   const auto text = to_text(manifest);
   if (!text) return tl::unexpected(text.error());
+  if (text->size() > max_manifest_bytes)  // nobody would read it
+    return fail(fmt::format("its manifest would have {} bytes, and at most {} are read", text->size(), max_manifest_bytes),
+                root.path() + "/" + id, "fewer, larger tensors a rank");
   const auto dir = root.inside(id, false);
   if (!dir) return tl::unexpected(dir.error());
   // What the manifest says must be on storage before it: entries of the shards, and of the directory itself.
@@ -164,6 +173,7 @@ Status Catalogue::commit(const Directory& root, Manifest manifest) {
     (void)dir->unlink(manifest_name);
     return ok;
   }
+  last_serial_ = manifest.serial;
   by_serial_[manifest.serial] = {id, manifest.attempt.slot};
   for (int rank = 0; rank < manifest.attempt.world; ++rank) (void)dir->unlink(receipt_name(rank));  // said their say
   return {};
@@ -184,13 +194,16 @@ Result<unsigned> Catalogue::keep_newest(const Directory& root, Slot slot, unsign
     if (entry.slot == slot) serials.push_back(serial);
   }
   unsigned removed = 0;
+  Status all;
   for (std::size_t i = 0; i + keep < serials.size(); ++i) {
-    const auto at = by_serial_.find(serials[i]);
-    const std::string id = at->second.id;
-    by_serial_.erase(at);
-    if (auto ok = remove_checkpoint(root, id); !ok) return tl::unexpected(ok.error());
+    if (auto ok = remove_checkpoint(root, by_serial_.at(serials[i]).id); !ok) {
+      if (all) all = ok;  // tried again after the next one
+      continue;
+    }
+    by_serial_.erase(serials[i]);
     ++removed;
   }
+  if (!all) return tl::unexpected(all.error());
   return removed;
 }
 

@@ -42,6 +42,7 @@ class Catalogue {
     Slot slot;
   };
   std::map<std::uint64_t, Entry> by_serial_;
+  std::uint64_t last_serial_ = 0;  // also of those that do not count
 };
 
 }  // namespace orrery::ckpt

@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <system_error>
@@ -17,12 +19,18 @@ namespace {
 // works over NFS. But it does not exclude a second writer in the same process, and closing any descriptor of the file
 // would drop it: hence this one list a process of the files that are locked.
 struct Taken {
+  pid_t process = ::getpid();
   std::mutex mutex;
   std::set<std::pair<dev_t, ino_t>> files;
 };
 Taken& taken() {
-  static Taken t;
-  return t;
+  static std::atomic<Taken*> now{new Taken};
+  Taken* t = now;
+  while (t->process != ::getpid()) {  // a forked child has none of its parent's locks, and the mutex may be held
+    auto fresh = std::make_unique<Taken>();
+    if (now.compare_exchange_strong(t, fresh.get())) return *fresh.release();
+  }
+  return *t;
 }
 
 std::string lock_path(const std::string& directory, int rank) {

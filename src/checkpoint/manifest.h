@@ -58,6 +58,8 @@ bool is_directory_name(std::string_view name);
 std::string shard_name(int rank);    // "rank-00003.safetensors"
 std::string receipt_name(int rank);  // "rank-00003.receipt.json"
 inline constexpr const char* manifest_name = "manifest.json";
+inline constexpr const char* withdrawn_name = "manifest.json.withdrawn";
+inline constexpr std::uint64_t max_manifest_bytes = std::uint64_t{1} << 30;  // also of a receipt
 
 constexpr int max_world = 1'000'000;
 bool is_utf8(std::string_view text);

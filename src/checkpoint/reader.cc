@@ -14,9 +14,6 @@
 namespace orrery::ckpt {
 namespace {
 
-constexpr std::uint64_t max_manifest_bytes = std::uint64_t{1} << 30;
-constexpr const char* withdrawn_name = "manifest.json.withdrawn";
-
 Stored<Manifest> manifest_in(const Directory& dir) {
   const auto text = dir.read(manifest_name, max_manifest_bytes);
   if (!text) return tl::unexpected(text.error());

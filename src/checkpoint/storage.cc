@@ -48,6 +48,22 @@ bool Directory::injected(const char* operation, const std::string& name) const {
   return code != 0;
 }
 
+Status make_durably(const std::string& path) {
+  if (::mkdir(path.c_str(), 0777) != 0) {
+    if (errno == EEXIST) return {};
+    return fail("cannot make it: " + std::error_code(errno, std::generic_category()).message(), path,
+                "its parent must be there and writable");
+  }
+  const std::size_t end = path.find_last_not_of('/');
+  const std::size_t slash = path.rfind('/', end);
+  const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  // Not every file system syncs directories, and whoever may write to one need not be let read it.
+  const Fd fd(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() >= 0 && ::fsync(fd.get()) != 0 && errno != EINVAL)
+    return fail("cannot sync: " + std::error_code(errno, std::generic_category()).message(), parent);
+  return {};
+}
+
 Stored<Directory> Directory::open(const std::string& path, StorageFault fault) {
   Directory d;
   d.path_ = path;

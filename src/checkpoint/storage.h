@@ -42,6 +42,9 @@ class Fd {
   int fd_;
 };
 
+// A directory, where none is; its parent's entry is on storage when this returns, where the system lets us.
+Status make_durably(const std::string& path);
+
 // A directory that stays the same one even when its path is renamed or another is mounted over it.
 class Directory {
  public:

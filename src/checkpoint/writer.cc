@@ -89,6 +89,7 @@ struct State {
   Stats stats;
   std::string failure;  // the first since the last wait()
   bool stopping = false;
+  int threads = 0;  // that have not ended
   std::atomic<bool> abandon{false};              // stop in the middle of a shard
   std::atomic<std::int64_t> hurry_ns{never_ns};  // of the steady clock: when waiting ends, set in a signal handler
 
@@ -181,6 +182,7 @@ struct Verdict {
   bool settled = false, committed = false;
   unsigned removed = 0;
   std::string error;
+  bool ready = false;  // all parts are there, and it was not to be committed yet
 };
 
 // Why nothing will come any more of the rank that is waited for; "" while it may. A rank's lock goes with its process.
@@ -197,26 +199,32 @@ std::string why_never(State& s, Pending& p, const Gathered& g) {
   return fmt::format("rank {} has ended and left no part of it", g.missing);
 }
 
-Verdict judge(State& s, Pending& p) try {
+Verdict judge(State& s, Pending& p, bool may_commit) try {
   Verdict v;
-  if (!p.gave_up.empty()) return {true, false, 0, {}};  // a failure was noted when it happened
+  const auto lost = [](std::string why) {
+    Verdict out;
+    out.settled = true;
+    out.error = std::move(why);
+    return out;
+  };
+  if (!p.gave_up.empty()) return lost({});  // a failure was noted when it happened
   const bool thorough = Clock::now() >= p.next_look;
   if (thorough) p.next_look = Clock::now() + peer_look;
   Gathered g = gather(s.root, p.attempt, thorough);
   if (g.state == Gathered::State::waiting) {
     const std::string never = thorough ? why_never(s, p, g) : std::string();
-    if (!never.empty()) return {true, false, 0, fmt::format("step {}: not complete: {}", p.attempt.step, never)};
+    if (!never.empty()) return lost(fmt::format("step {}: not complete: {}", p.attempt.step, never));
     if (Clock::now() < p.deadline && !s.abandon) return v;
-    if (s.abandon)
-      return {true, false, 0, fmt::format("step {}: closed before it was complete: {}", p.attempt.step, g.why)};
-    return {true, false, 0,
-            fmt::format("step {}: not complete after {} s: {}", p.attempt.step, s.options.peer_timeout_s, g.why)};
+    if (s.abandon) return lost(fmt::format("step {}: closed before it was complete: {}", p.attempt.step, g.why));
+    return lost(fmt::format("step {}: not complete after {} s: {}", p.attempt.step, s.options.peer_timeout_s, g.why));
   }
-  v.settled = true;
-  if (g.state == Gathered::State::given_up) {
-    v.error = fmt::format("step {}: not complete: {}", p.attempt.step, g.why);
+  if (g.state == Gathered::State::given_up)
+    return lost(fmt::format("step {}: not complete: {}", p.attempt.step, g.why));
+  if (!may_commit) {
+    v.ready = true;
     return v;
   }
+  v.settled = true;
   if (auto ok = still_ours(s); !ok) {
     v.error = ok.error().line();
     return v;
@@ -233,7 +241,10 @@ Verdict judge(State& s, Pending& p) try {
   if (!removed) v.error = removed.error().line();
   return v;
 } catch (const std::exception& e) {
-  return {true, false, 0, fmt::format("step {}: {}", p.attempt.step, e.what())};
+  Verdict v;
+  v.settled = true;
+  v.error = fmt::format("step {}: {}", p.attempt.step, e.what());
+  return v;
 }
 
 // Removes what will never be complete, once every rank has said its word, has ended or had its time.
@@ -258,14 +269,23 @@ void commit_loop(const std::shared_ptr<State>& s) {
       if (s->stopping && s->queue.empty() && !s->writing) return;
       s->more_pending.wait_for(guard, std::chrono::milliseconds(200));
     }
-    bool moved = false;
-    for (std::size_t i = 0; i < s->pending.size(); ++i) {
+    bool moved = false, sure = false;
+    for (std::size_t i = 0; i < s->pending.size();) {
       Pending p = s->pending[i];
       guard.unlock();
-      const Verdict v = judge(*s, p);
+      const Verdict v = judge(*s, p, i == 0 || sure);
       guard.lock();
       s->pending[i] = p;  // this thread alone takes any away
-      if (!v.settled) continue;
+      if (v.ready) {
+        // What is still to come of those before it came before this one's last part: they are looked at once more.
+        sure = true;
+        i = 0;
+        continue;
+      }
+      if (!v.settled) {
+        ++i;
+        continue;
+      }
       moved = true;
       s->stats.removed += v.removed;
       if (!v.error.empty()) s->note(v.error);
@@ -376,6 +396,8 @@ struct Writer::Impl {
   pid_t owner = ::getpid();
   bool closed = false;
 
+  bool forked() const { return owner != ::getpid(); }  // a child has neither the threads nor the lock
+
   Job next_job(std::int64_t step, Slot slot);  // takes this rank's next turn
   void tell_none(Job job, std::string why);
   tl::unexpected<Error> refuse(Job job, Error why);
@@ -383,14 +405,17 @@ struct Writer::Impl {
 
 Writer::Writer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Writer::Writer(Writer&&) noexcept = default;
-Writer& Writer::operator=(Writer&&) noexcept = default;
+Writer& Writer::operator=(Writer&& other) noexcept {
+  if (this == &other) return *this;
+  const Writer before(std::move(*this));  // is closed
+  impl_ = std::move(other.impl_);
+  return *this;
+}
 
 Writer::~Writer() {
-  if (impl_ && impl_->owner != ::getpid()) {
-    (void)impl_.release();  // a forked child has neither the threads nor the lock
-    return;
-  }
-  if (impl_) (void)close();
+  if (!impl_) return;
+  (void)close();
+  if (impl_->forked()) (void)impl_.release();  // its threads are not this process's to join
 }
 
 Result<Writer> Writer::open(const Options& o) {
@@ -411,10 +436,7 @@ Result<Writer> Writer::open(const Options& o) {
   auto session = session_of(o);
   if (!session) return tl::unexpected(session.error());
   if (session->size() > 4096) return fail("session is longer than 4096 bytes", o.directory);
-  if (::mkdir(o.directory.c_str(), 0777) != 0 && errno != EEXIST) {
-    return fail("cannot make it: " + std::error_code(errno, std::generic_category()).message(), o.directory,
-                "its parent must be there and writable");
-  }
+  if (auto ok = make_durably(o.directory); !ok) return tl::unexpected(ok.error());
   auto root = Directory::open(o.directory, o.fault);
   if (!root) return tl::unexpected(root.error());
   auto s = std::make_shared<State>();
@@ -430,7 +452,7 @@ Result<Writer> Writer::open(const Options& o) {
     if (!catalogue) return tl::unexpected(catalogue.error());
     s->catalogue = std::move(*catalogue);
   }
-  if (o.pin) s->cuda = CudaRuntime::find(o.cuda_runtime);
+  if (o.pin) s->cuda = CudaRuntime::find(o.cuda_runtime);  // else once a tensor is on a GPU
   for (unsigned i = 0; i < o.buffers; ++i) {
     auto buffer = std::make_unique<HostBuffer>();
     if (auto ok = buffer->reserve(o.buffer_bytes, s->cuda); !ok) return tl::unexpected(ok.error());
@@ -445,10 +467,35 @@ Result<Writer> Writer::open(const Options& o) {
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  impl->writer = std::thread(write_loop, s);
-  if (o.rank == 0) impl->committer = std::thread(commit_loop, s);
+  const auto start = [&s](void (*loop)(const std::shared_ptr<State>&)) {
+    {
+      const Lock guard(s->mutex);
+      ++s->threads;
+    }
+    try {
+      return std::thread([s, loop] {
+        loop(s);
+        const Lock guard(s->mutex);
+        --s->threads;
+        s->idle.notify_all();
+      });
+    } catch (...) {
+      const Lock guard(s->mutex);
+      --s->threads;
+      throw;
+    }
+  };
+  Status started;
+  try {
+    impl->writer = start(write_loop);
+    if (o.rank == 0) impl->committer = start(commit_loop);
+  } catch (const std::exception& e) {
+    started = fail(fmt::format("cannot start a thread: {}", e.what()), o.directory, "is there a limit of processes?");
+  }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return Writer(std::move(impl));
+  Writer writer(std::move(impl));  // closes what was started
+  if (!started) return tl::unexpected(started.error());
+  return writer;
 }
 
 Job Writer::Impl::next_job(std::int64_t step, Slot slot) {
@@ -466,7 +513,7 @@ Job Writer::Impl::next_job(std::int64_t step, Slot slot) {
 // The other ranks must hear that nothing will come from here.
 void Writer::Impl::tell_none(Job job, std::string why) {
   job.buffer = -1;
-  job.gave_up = std::move(why);
+  job.gave_up = why.empty() ? "refused, without a reason" : std::move(why);
   job.shard.tensors.clear();
   job.shard.data = nullptr;
   const Lock guard(state->mutex);
@@ -486,9 +533,8 @@ tl::unexpected<Error> Writer::Impl::refuse(Job job, Error why) {
 Status Writer::usable() const {
   const std::string& directory = impl_->state->options.directory;
   if (impl_->closed) return fail("the writer is closed", directory);
-  if (impl_->owner != ::getpid()) {
+  if (impl_->forked())
     return fail("the writer belongs to the process that forked this one", directory, "open one here");
-  }
   return {};
 }
 
@@ -505,6 +551,8 @@ Result<Outcome> Writer::save(std::int64_t step, Slot slot, std::span<const Tenso
   Job job = impl_->next_job(step, slot);
   std::vector<std::size_t> order;
   try {
+    const bool on_gpu = std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.place == Place::cuda; });
+    if (on_gpu && !s.cuda) s.cuda = CudaRuntime::find(s.options.cuda_runtime);
     if (step < 0) return impl_->refuse(std::move(job), Error{fmt::format("step {} is negative", step), {}, {}});
     if (slot != Slot::full && slot != Slot::snapshot) {
       return impl_->refuse(std::move(job), Error{"there is no such slot", {}, {}});
@@ -551,7 +599,9 @@ Result<Outcome> Writer::save(std::int64_t step, Slot slot, std::span<const Tenso
   }
   HostBuffer& buffer = *s.buffers[static_cast<std::size_t>(job.buffer)];
   const bool grew = buffer.capacity() < job.shard.bytes;
-  Status copied = buffer.reserve(job.shard.bytes, s.cuda);
+  Status copied = buffer.reserve(job.shard.bytes, s.options.pin ? s.cuda : nullptr);
+  const bool on_gpu = std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.place == Place::cuda; });
+  if (copied && on_gpu) copied = s.cuda->wait();
   for (std::size_t i = 0; copied && i < order.size(); ++i) {
     const TensorView& t = tensors[order[i]];
     const TensorRecord& r = job.shard.tensors[i];
@@ -591,6 +641,7 @@ void Writer::hurry(double within_s) noexcept {
 
 Status Writer::wait(double timeout_s) {
   if (auto ok = check_seconds(timeout_s, "timeout_s"); !ok) return ok;
+  if (impl_->forked()) return usable();
   const auto start = Clock::now();
   State& s = *impl_->state;
   Lock guard(s.mutex);
@@ -607,6 +658,7 @@ Status Writer::wait(double timeout_s) {
 
 Stats Writer::stats() const {
   State& s = *impl_->state;
+  if (impl_->forked()) return s.stats;  // as they were; who held the mutex is not here to let it go
   const Lock guard(s.mutex);
   Stats out = s.stats;
   if (s.writing) {
@@ -620,7 +672,7 @@ Stats Writer::stats() const {
 Status Writer::close() { return close(impl_->state->options.close_timeout_s); }
 
 Status Writer::close(double timeout_s) {
-  if (impl_->closed) return {};
+  if (impl_->closed || impl_->forked()) return {};
   if (auto ok = check_seconds(timeout_s, "timeout_s"); !ok) return ok;
   impl_->closed = true;
   State& s = *impl_->state;
@@ -633,7 +685,7 @@ Status Writer::close(double timeout_s) {
     s.work.notify_all();
     s.more_pending.notify_all();
     // What is not stuck inside the kernel stops at its next look.
-    quiet = s.idle.wait_for(guard, std::chrono::seconds(2), [&] { return s.done(); });
+    quiet = s.idle.wait_for(guard, std::chrono::seconds(2), [&] { return s.threads == 0; });
   }
   for (std::thread* t : {&impl_->writer, &impl_->committer}) {
     if (!t->joinable()) continue;

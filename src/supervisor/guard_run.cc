@@ -371,6 +371,10 @@ void Supervisor::find_started(const Action& a) {
 Result<std::vector<KnownCheckpoint>> Supervisor::good_checkpoints(const Action& a, std::string& told) const {
   const auto all = ckpt::list(o_.checkpoints);
   if (!all) return tl::unexpected(all.error());
+  for (const ckpt::Listed& c : *all)
+    if (c.unreachable)
+      return fail("may be the newest checkpoint, and cannot be looked at: " + c.problem, o_.checkpoints + "/" + c.id,
+                  "if it stays so, move it away");
   std::vector<KnownCheckpoint> good;
   bool newest_known = false;
   int below = 0;

@@ -21,10 +21,12 @@ __array_interface__. Needs only the shared library: where ORRERY_CKPT_LIBRARY sa
 Whatever is refused raises CheckpointError. A save() that raised counts as this rank's turn: rank 0 is told why and gives that
 checkpoint up. Go on to the next save() with all ranks; do not try again on one rank alone.
 """
+import atexit
 import ctypes
 import operator
 import os
 import sys
+import weakref
 
 FULL, SNAPSHOT = 0, 1
 _DTYPES = ["bool", "uint8", "int8", "float8_e5m2", "float8_e4m3fn", "int16", "uint16", "float16", "bfloat16", "int32",
@@ -192,12 +194,13 @@ def _describe(tensor, for_writing=False):
         if place is None or (for_writing and place != 0):
             raise CheckpointError("a tensor on %s is not supported here" % tensor.device)
         return _DTYPES.index(dtype), place, tuple(tensor.shape), tensor.data_ptr(), tensor
-    if not hasattr(tensor, "__array_interface__"):
-        import numpy
-        tensor = numpy.asarray(tensor)
-    dtype = str(getattr(tensor, "dtype", ""))
+    import numpy
+    if for_writing and (isinstance(tensor, numpy.generic) or not hasattr(tensor, "__array_interface__")):
+        raise CheckpointError("%s is nothing to read into: it takes an array or a torch tensor" % type(tensor).__name__)
+    tensor = numpy.asarray(tensor)  # a scalar's interface is of memory that goes with it
+    dtype = str(tensor.dtype)
     if dtype not in _DTYPES:  # also an array in the other byte order: ">f4"
-        raise CheckpointError("arrays of %s are not supported" % (dtype or type(tensor).__name__))
+        raise CheckpointError("arrays of %s are not supported" % dtype)
     if not tensor.flags["C_CONTIGUOUS"]:
         if for_writing:
             raise CheckpointError("the array to read into is not contiguous")
@@ -206,6 +209,22 @@ def _describe(tensor, for_writing=False):
     if for_writing and interface["data"][1]:
         raise CheckpointError("the array to read into is read-only")
     return _DTYPES.index(dtype), 0, tuple(interface["shape"]), interface["data"][0], tensor
+
+
+_open_writers = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all():
+    """What was accepted is written also where a script ends without close()."""
+    for writer in list(_open_writers):
+        if not writer._handle or writer._process != os.getpid():
+            continue
+        try:
+            # After an error a peer may be dead: its part never comes.
+            writer.close(timeout_s=10 if getattr(sys, "last_value", None) is not None else None)
+        except CheckpointError as error:
+            print("orrery_ckpt: %s" % error, file=sys.stderr)
 
 
 class Writer:
@@ -236,7 +255,8 @@ class Writer:
             setattr(options, name, int(bool(value)))
         handle = ctypes.c_void_p()
         _call("open", ctypes.byref(options), ctypes.byref(handle))
-        self._handle = handle
+        self._handle, self._process = handle, os.getpid()
+        _open_writers.add(self)
 
     def save(self, step, tensors, slot=FULL, metadata=None):
         """True: accepted. False: skipped, since storage is slow. The tensors may change as soon as it returns."""
@@ -270,6 +290,8 @@ class Writer:
             dtype, place, shape, address, keep = _describe(split.tensor if split else tensor)
             if len(shape) > _MAX_DIMS:
                 raise CheckpointError("%s has more than eight dimensions" % _shown(name))
+            if place == 1:  # the library waits for the current device alone
+                sys.modules["torch"].cuda.synchronize(keep.device)
             alive.append((keep, encoded))
             row.name, row.dtype, row.place, row.dims, row.data = encoded, dtype, place, len(shape), address
             row.shape[:len(shape)] = shape
