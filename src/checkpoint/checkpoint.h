@@ -131,9 +131,9 @@ class Writer {
   // error.
   Status refuse(std::int64_t step, Slot slot, const std::string& why);
 
-  // The process is about to be ended: from now on save() does not wait for a buffer, and wait() returns after `within_s`
-  // at the latest, close() two seconds later; also those that are under way, which see it within a tenth of a second. May be
-  // called from a signal handler or another thread.
+  // The process is about to be ended: from now on save() does not wait for a buffer, and wait() returns after
+  // `within_s` at the latest, close() two seconds later; also those that are under way, which see it within a tenth of
+  // a second. May be called from a signal handler or another thread.
   void hurry(double within_s) noexcept;
 
   // Until all that was accepted is written and, on rank 0, committed. Error: any of it failed since the last wait(),

@@ -160,8 +160,9 @@ Status Catalogue::commit(const Directory& root, Manifest manifest) {
   const auto text = to_text(manifest);
   if (!text) return tl::unexpected(text.error());
   if (text->size() > max_manifest_bytes)  // nobody would read it
-    return fail(fmt::format("its manifest would have {} bytes, and at most {} are read", text->size(), max_manifest_bytes),
-                root.path() + "/" + id, "fewer, larger tensors a rank");
+    return fail(
+        fmt::format("its manifest would have {} bytes, and at most {} are read", text->size(), max_manifest_bytes),
+        root.path() + "/" + id, "fewer, larger tensors a rank");
   const auto dir = root.inside(id, false);
   if (!dir) return tl::unexpected(dir.error());
   // What the manifest says must be on storage before it: entries of the shards, and of the directory itself.

@@ -126,7 +126,8 @@ int orrery_ckpt_refuse(orrery_ckpt_writer* writer, int64_t step, int32_t slot, c
  * wait, or it is not done yet. */
 int orrery_ckpt_wait(orrery_ckpt_writer* writer, double timeout_s);
 /* The process is about to be ended: from now on save does not wait for a buffer, wait ends after `within_s` at
- * the latest, close two seconds later. May be called from a signal handler or another thread while those are under way. */
+ * the latest, close two seconds later. May be called from a signal handler or another thread while those are under way.
+ */
 void orrery_ckpt_hurry(orrery_ckpt_writer* writer, double within_s);
 int orrery_ckpt_get_stats(orrery_ckpt_writer* writer, orrery_ckpt_stats* stats); /* struct_size set by the caller */
 /* Waits for what was accepted, then lets go of the lock. Both free the writer, also where they return an error. */

@@ -89,7 +89,7 @@ struct State {
   Stats stats;
   std::string failure;  // the first since the last wait()
   bool stopping = false;
-  int threads = 0;  // that have not ended
+  int threads = 0;                               // that have not ended
   std::atomic<bool> abandon{false};              // stop in the middle of a shard
   std::atomic<std::int64_t> hurry_ns{never_ns};  // of the steady clock: when waiting ends, set in a signal handler
 
@@ -551,7 +551,8 @@ Result<Outcome> Writer::save(std::int64_t step, Slot slot, std::span<const Tenso
   Job job = impl_->next_job(step, slot);
   std::vector<std::size_t> order;
   try {
-    const bool on_gpu = std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.place == Place::cuda; });
+    const bool on_gpu =
+        std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.place == Place::cuda; });
     if (on_gpu && !s.cuda) s.cuda = CudaRuntime::find(s.options.cuda_runtime);
     if (step < 0) return impl_->refuse(std::move(job), Error{fmt::format("step {} is negative", step), {}, {}});
     if (slot != Slot::full && slot != Slot::snapshot) {
