@@ -52,10 +52,11 @@ bool Coordinator::seen_early(const StoredPiece& p) const {
   const std::string rule = dumped_rule();
   if (rule.empty() || rule == "{output}") return !rule.empty();
   const EvalDataset* d = dataset(p.dataset);  // none: it was taken out of the configuration
-  std::string own = rule;                     // with what the dataset says; directories are no patterns
+  const auto said = [&](const std::string& text) { return text == d->name ? std::string() : text; };
+  std::string own = rule;  // with what the dataset says; names and directories are no patterns
   for (const auto& [name, value] :
-       {std::pair<std::string, std::string>("{results}", d == nullptr ? p.dataset : d->results),
-        {"{task}", d == nullptr ? p.dataset : d->task}})
+       {std::pair<std::string, std::string>("{results}", d == nullptr ? "" : said(d->results)),
+        {"{task}", d == nullptr ? "" : said(d->task)}})
     for (std::size_t at = 0; (at = own.find(name, at)) != std::string::npos; at += value.size())
       own.replace(at, name.size(), value);
   return !may_be_several(own, config_.inference.dumped_directories);
