@@ -152,6 +152,25 @@ TEST(CliEvalsRun, AProgramThatIsNotThereStopsAtOnce) {
   EXPECT_NE(d["results"][29]["why"].get<std::string>().find("cannot start"), std::string::npos) << d["results"][29];
 }
 
+TEST(CliEvalsRun, ADatasetThatIsTakenOutInMidTrialDoesNotMatter) {
+  Evaluation e;
+  e.plain(3, 20);
+  e.cluster = "gpus_per_node = 1\n";
+  e.inference += "dumped = \"{outputs}/{task}-0-20.out\"\n";
+  write_text(e.dir / "hang-d3", "");
+  const Child c = begin(e);
+  ASSERT_TRUE(eventually([&] { return e.lines("completed").size() == 2; })) << read_file(e.dir / "err");
+  ::kill(c.pid, SIGKILL);
+  ASSERT_TRUE(wait_child(c, 30));
+  for (const pid_t pid : jobs_of(e)) ::kill(pid, SIGKILL);
+  fs::remove(e.dir / "hang-d3");
+  e.datasets.erase(e.datasets.begin() + 1);
+  Json d = e.answer();
+  EXPECT_EQ(d["scored"], 2);
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["items"], 20);
+  EXPECT_EQ(d["scores"]["step-1"]["d3"]["items"], 20);
+}
+
 TEST(CliEvalsRun, ABadCommandIsNotTriedOverAndOver) {
   Evaluation e;
   e.plain(40, 10);

@@ -113,6 +113,37 @@ TEST(CliEvalsState, AnEmptyCheckpointIsNotComplete) {
   EXPECT_NE(d["notes"].dump().find("step-2: has no bytes"), std::string::npos) << d["notes"];
 }
 
+// A share that was not there for a moment; names that are no longer asked for.
+TEST(CliEvalsState, ACheckpointThatComesBackIsGoneOnWith) {
+  Evaluation e;
+  e.plain(2, 20);
+  e.trial += "retries = 0\n";
+  write_text(e.dir / "fail-d2", "worker died\n");
+  EXPECT_EQ(e.answer(1)["scored"], 1);
+  fs::rename(e.dir / "checkpoints", e.dir / "elsewhere");
+  const Json gone = e.answer(1);
+  EXPECT_TRUE(has_note(gone, "checkpoint-vanished"));
+  EXPECT_EQ(gone["checkpoints"][0]["state"], "vanished");
+  fs::rename(e.dir / "elsewhere", e.dir / "checkpoints");
+  const Json back = e.answer(1);
+  EXPECT_FALSE(has_note(back, "checkpoint-vanished"));
+  EXPECT_EQ(back["checkpoints"][0]["state"], "ready");
+  EXPECT_EQ(back["results"][1]["state"], "failed");
+  fs::remove(e.dir / "fail-d2");
+  e.model += "only = \"other-*\"\n";
+  expect_scored_once(e.answer(), "step-1", 2, 20);
+}
+
+TEST(CliEvalsState, NamesWithCharactersOfPatternsStandForThemselves) {
+  Evaluation e;
+  e.state = "st[1]";
+  e.cluster = "gpus_per_node = 1\n";
+  e.datasets = {"name = \"a*\"\nitems = 20\nitem_s = 0.01\n", "name = \"ab\"\nitems = 10\nitem_s = 0.01\n"};
+  const Json d = e.answer();
+  EXPECT_EQ(d["scores"]["step-1"]["a*"]["items"], 20);
+  EXPECT_EQ(d["scores"]["step-1"]["ab"]["items"], 10);
+}
+
 TEST(CliEvalsState, APlanRefusesWhatARunWouldRefuse) {
   Evaluation e;
   e.plain(1, 10);

@@ -109,6 +109,30 @@ TEST(CliEvalsSuites, AGroupThatWasNotEvaluatedAsAskedHasNoScore) {
   EXPECT_EQ(whole.answer_of(0)["scores"]["step-1"]["mmlu"]["acc,none"], 0.5);
 }
 
+// lm-eval puts samples of one task together, from wherever they come: its score is over all of a trial.
+TEST(CliEvalsSuites, PiecesOfOneDatasetDoNotMeetInATrialThatScores) {
+  Group e;
+  e.datasets = {"name = \"gsm8k\"\nitems = 973\nitem_s = 0.01\nmetric_by_item = true\n",
+                "name = \"long\"\nitems = 545\nitem_s = 0.01\nmetric_by_item = true\n"};
+  e.more = "[simulate]\nprior_error = 0.1\n";  // some of it is left for later trials, in which pieces could meet
+  e.cluster = "gpus_per_node = 2\ncpu_jobs_per_node = 2\n";
+  write_text(e.dir / "bin/lm-eval", R"(#!/bin/sh
+while test $# -gt 0; do case $1 in --output_path) out=$2;; --tasks) tasks=$2;; --samples) samples=$2;; esac; shift; done
+mkdir -p $out/m
+for t in $(echo $tasks | tr , ' '); do
+  n=$(tr '}' '\n' < $samples | grep -o "\"$t\":[^]]*" | tr , '\n' | wc -l)
+  scores="$scores${scores:+,} \"$t\": {\"acc\": 0.5}"
+  counts="$counts${counts:+,} \"$t\": {\"original\": 1319, \"effective\": $n}"
+done
+echo "{\"results\": {$scores}, \"n-samples\": {$counts}}" > $out/m/results_2026.json
+)");
+  const Json d = e.answer_of(0);
+  EXPECT_EQ(d["scored"], 2) << d["results"];
+  std::size_t pieces = 0;
+  for (const Json& t : d["trials"]) pieces += t["pieces"].size();
+  EXPECT_GT(pieces, 2u) << "they are split";
+}
+
 TEST(CliEvalsSuites, InfinityInOneValueSpoilsNoOther) {
   Group e;
   e.datasets = {"name = \"mmlu_law\"\nitems = 60\nitem_s = 0.01\n"};

@@ -15,7 +15,7 @@ namespace orrery::test {
 struct Evaluation {
   TempDir dir;
   std::string cluster = "gpus_per_node = 4\ncpu_jobs_per_node = 3\n", trial = "start_s = 0.05\nleast_s = 0.1\n", more;
-  std::string model = "settle_s = 0\n";
+  std::string model = "settle_s = 0\n", state = "state";
   std::string inference = "command = [\"sh\", \"infer.sh\", \"{model}\", \"{output...}\"]\n";
   std::string metric = "command = [\"sh\", \"metric.sh\", \"{output...}\"]\n";
   std::vector<std::string> datasets;  // text of [[dataset]] tables
@@ -56,7 +56,7 @@ echo "{\"items\": $items}"
   }
 
   std::string config() {
-    std::string text = "[evals]\nstate = \"state\"\n[cluster]\nshared_memory = \"" + (dir / "memory") + "\"\n" +
+    std::string text = "[evals]\nstate = \"" + state + "\"\n[cluster]\nshared_memory = \"" + (dir / "memory") + "\"\n" +
                        cluster + "[trial]\n" + trial + "[[model]]\nname = \"m\"\ncheckpoints = \"checkpoints\"\n" +
                        model + "[inference]\n" + inference + "[metric]\n" + metric + more;
     for (const std::string& d : datasets) text += "[[dataset]]\n" + d;

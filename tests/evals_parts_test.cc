@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "trials/coverage.h"
 #include "trials/job.h"
 #include "trials/node_copy.h"
+#include "trials/run_store.h"
 #include "trials/scores.h"
 #include "trials/words.h"
 
@@ -154,6 +156,37 @@ TEST(EvalsCopy, AlteredGoneOrTooLarge) {
   EXPECT_FALSE(fs::exists(x->path));
 }
 
+TEST(EvalsCopy, RoomThatIsFreeIsGivenOnce) {
+  Place p;
+  CopyTerms terms = p.terms();
+  terms.most_bytes = 1'500'000;
+  std::vector<std::string> sources;
+  for (int i = 0; i < 6; ++i) {
+    sources.push_back(p / ("c" + std::to_string(i)));
+    for (int f = 0; f < 10; ++f) write(sources.back() + "/" + std::to_string(f), std::string(100'000, 'w'));
+  }
+  for (int round = 0; round < 5; ++round) {
+    std::vector<NodeCopy> kept(sources.size());
+    std::vector<std::thread> threads;
+    std::atomic<int> there = 0, no_rooms = 0;
+    for (std::size_t i = 0; i < sources.size(); ++i)
+      threads.emplace_back([&, i] {
+        const auto files = look_at_checkpoint(sources[i]);
+        ++there;
+        while (there < static_cast<int>(sources.size())) std::this_thread::yield();
+        bool no_room = false;
+        if (auto copy = acquire_copy(terms, sources[i], *files, no_room)) kept[i] = std::move(*copy);
+        no_rooms += no_room ? 1 : 0;
+      });
+    for (std::thread& t : threads) t.join();
+    EXPECT_EQ(std::count_if(kept.begin(), kept.end(), [](const NodeCopy& c) { return c.use.held(); }), 1);
+    EXPECT_EQ(no_rooms, 5);
+    kept.clear();
+    sweep_copies(terms, 0);
+    EXPECT_TRUE(fs::is_empty(p / "memory"));
+  }
+}
+
 TEST(EvalsCopy, ACheckpointOfTheLibraryIsHeldAgainstItsManifest) {
   Place p;
   const std::vector<float> values(1000, 1.5f);
@@ -227,6 +260,15 @@ TEST(EvalsFiles, CompleteByRule) {
   EXPECT_FALSE(look_at_checkpoint(p / "memory")) << "no file";
 }
 
+TEST(EvalsFiles, WhatCannotBeLookedAtIsNotAbsent) {
+  Place p;
+  fs::create_symlink("loop", p / "loop");
+  EXPECT_TRUE(is_absent(p / "nowhere"));
+  EXPECT_FALSE(is_absent(p / "memory"));
+  EXPECT_FALSE(is_absent(p / "loop")) << "nobody can say what is there";
+  EXPECT_FALSE(checkpoints_in(p / "loop", "*"));
+}
+
 TEST(EvalsFiles, TheFingerprintTellsStatesApart) {
   Place p;
   write(p / "c/a", "1");
@@ -259,6 +301,48 @@ TEST(EvalsWords, PlaceholdersAreFilled) {
   EXPECT_EQ(*fill_words({"{datasets}", "{tasks}", "{tasks...}"}, w),
             (std::vector<std::string>{"a,b", "a_gen,b_gen", "a_gen", "b_gen"}));
   EXPECT_FALSE(fill_words({"{task}"}, w));
+}
+
+TEST(EvalsWords, InPatternsWhatIsFilledInStandsForItself) {
+  Place p;
+  for (const char* name : {"st[1]/a*.out", "st[1]/ab.out", "st[1]/sub1.out", "st[1]/sub2.out", "st1/ab.out"})
+    write(p / name, "x");
+  CommandWords w;
+  w.outputs = p / "st[1]";
+  w.pieces.push_back({"a*", "a*", "sub*", 0, 1, p / "st[1]/a*.out", {}});
+  const auto found = [&](const std::string& pattern) { return files_like(*fill_pattern(pattern, w)); };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(found("{output}"), Names{p / "st[1]/a*.out"});
+  EXPECT_EQ(found("{outputs}/{dataset}.out"), Names{p / "st[1]/a*.out"});
+  EXPECT_EQ(found("{outputs}/{task}.*"), Names{p / "st[1]/a*.out"}) << "its name alone is no pattern";
+  EXPECT_EQ(found("{outputs}/{results}.out"), (Names{p / "st[1]/sub1.out", p / "st[1]/sub2.out"}));
+  EXPECT_EQ(found("{outputs}/[ab]*").size(), 2u);
+  EXPECT_EQ(*fill_word("{output}", w), p / "st[1]/a*.out");
+}
+
+TEST(EvalsScores, OfFilesOfTheSameName) {
+  Place p;
+  const std::string math = p / "out/math/scores.json", code = p / "out/code/scores.json";
+  write(math, R"({"acc": 1})");
+  write(code, R"({"acc": 0.5})");
+  EXPECT_EQ(scores_of_files({code, math}, "")->scores, (Scores{{"code/scores.acc", 0.5}, {"math/scores.acc", 1}}));
+  write(p / "x.json", R"({"y.acc": 1})");
+  write(p / "x.y.json", R"({"acc": 1})");
+  EXPECT_EQ(scores_of_files({p / "x.json", p / "x.y.json"}, "").error().what, "has two scores of the name x.y.acc");
+}
+
+TEST(EvalsStore, WhoOnlyLooksWritesNothing) {
+  Place p;
+  EXPECT_FALSE(*RunStore::look(p / "evals.db"));
+  {
+    auto store = RunStore::open(p / "evals.db");
+    ASSERT_TRUE(store);
+    ASSERT_TRUE(store->measured("m", "d", "item n", 3));
+  }
+  auto store = RunStore::look(p / "evals.db");
+  ASSERT_TRUE(store && *store);
+  EXPECT_EQ((*store)->priors()->size(), 1u);
+  EXPECT_FALSE((*store)->measured("m", "d", "item n", 4));
 }
 
 TEST(EvalsScores, FromFilesAndLastLines) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <random>
 
 #include "trials/draw.h"
 #include "trials/plan.h"
@@ -101,6 +102,58 @@ TEST(EvalsPlan, AnswersScoredOneByOneAreScoredByManyJobs) {
   EXPECT_NEAR(
       simulate_trials(plan_trials(units, {.gpus = 2, .start_s = 0, .least_s = 5}), units, cluster(1, 2), {}).makespan_s,
       1005, 5.1);
+}
+
+// What a trial scores by itself is over all that it did of a dataset.
+TEST(EvalsPlan, ATrialThatScoresHasOnePieceOfADataset) {
+  std::mt19937 random(3);
+  const auto draw = [&](int least, int most) { return least + static_cast<int>(random() % (most - least + 1)); };
+  int meet = 0;
+  for (int i = 0; i < 60; ++i) {
+    std::vector<EvalUnit> units;
+    for (int d = 0, n = draw(1, 6); d < n; ++d) {
+      EvalUnit u = unit(draw(50, 2000), 0.1 * draw(1, 10));
+      u.dataset = d;
+      u.metric_by_item = true;
+      units.push_back(u);
+      if (draw(0, 2) == 0) continue;
+      u.first += u.items + 100;  // two free ranges of the same dataset
+      units.push_back(u);
+    }
+    TrialShape shape{.gpus = draw(1, 8), .start_s = 5, .least_s = 10, .error = 0.1 * draw(0, 3)};
+    const auto most_of_one = [&](const std::vector<EvalTrial>& trials) {
+      std::map<std::pair<std::size_t, std::int32_t>, int> pieces;
+      int most = 0;
+      for (std::size_t t = 0; t < trials.size(); ++t)
+        for (const TrialPiece& p : trials[t].pieces) most = std::max(most, ++pieces[{t, units[p.unit].dataset}]);
+      return most;
+    };
+    meet += most_of_one(plan_trials(units, shape)) > 1 ? 1 : 0;
+    shape.once = true;
+    const auto trials = plan_trials(units, shape);
+    expect_complete(units, trials);
+    EXPECT_EQ(most_of_one(trials), 1);
+  }
+  EXPECT_GT(meet, 10) << "elsewhere they may meet";
+}
+
+TEST(EvalsPlan, APlanSplitsNothingThatARunCannot) {
+  const std::string common =
+      "[cluster]\ngpus_per_node = 8\n[[model]]\nname = \"m\"\n[[dataset]]\nname = \"d\"\nitems = 10000\nitem_s = 0.2\n"
+      "metric_s = 10\n";
+  const std::string template_of = "[inference]\ntemplate = \"lm-evaluation-harness\"\n";
+  const auto plan = [&](const std::string& text) {
+    const auto config = parse_eval_config(text, "c.toml");
+    EXPECT_TRUE(config) << config.error().line();
+    return plan_evals(*config, draw_units(*config, 1));
+  };
+  const PlannedEvals whole = plan(common + template_of);
+  EXPECT_EQ(whole.trials.size(), 1u) << "the scores of a piece would not be the dataset's";
+  EXPECT_TRUE(whole.timeline.metrics.empty()) << "the trial scores";
+  const PlannedEvals split = plan(common + "metric_by_item = true\n" + template_of);
+  EXPECT_EQ(split.trials.size(), 8u);
+  EXPECT_TRUE(split.timeline.metrics.empty());
+  EXPECT_EQ(plan(common).timeline.metrics.size(), 1u) << "nothing is said of commands";
 }
 
 TEST(EvalsPlan, NoTrialIsLongerThanItsLimit) {

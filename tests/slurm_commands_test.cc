@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "processes/child.h"
@@ -131,6 +132,23 @@ TEST_F(SlurmCommands, FoundByItsTokenItIsNotSubmitted) {
   const auto id = submit(batch(), quick_);
   ASSERT_TRUE(id.has_value()) << id.error().line();
   EXPECT_EQ(*id, JobId{40}) << "it is over already, and known to accounts alone";
+}
+
+TEST_F(SlurmCommands, AJobThatRunsIsFoundByItsNameWithoutAskingAccounts) {
+  const std::string row = "echo '40|RUNNING|None|10|N/A|n1|tok-1'";
+  play("squeue", row, "true");
+  play("sacct", "echo '40|RUNNING|0:0|10|Unknown|n1|tok-1'");
+  const Terms patient{.timeout_s = 30, .patience_s = 20, .settle_s = 1000};
+  auto jobs = jobs_named("tok-1", patient);
+  ASSERT_TRUE(jobs.has_value()) << jobs.error().line();
+  EXPECT_EQ(jobs->size(), 1u);
+  EXPECT_EQ(calls("sacct"), "");
+  jobs = jobs_named("tok-1", patient);  // the controller has forgotten it, accounts lag
+  ASSERT_TRUE(jobs.has_value()) << jobs.error().line();
+  ASSERT_EQ(jobs->size(), 1u);
+  EXPECT_EQ(jobs->front().state, State::running);
+  const std::string asked = calls("sacct");
+  EXPECT_EQ(std::count(asked.begin(), asked.end(), '\n'), 1) << "once: nobody waits for accounts to settle";
 }
 
 TEST_F(SlurmCommands, ARefusalIsSaidInOneLine) {

@@ -109,15 +109,10 @@ void add_trials(const EvalOutcome& o, const std::map<std::int64_t, std::string>&
 // The same evaluation by other schedules, from the times that were measured: a model's answer, not a measurement.
 void add_yardsticks(const EvalConfig& config, const EvalOutcome& o, Section& top) {
   MeasuredByName measured;
-  std::map<std::pair<std::string, std::string>, std::pair<double, std::int64_t>> metric_s;
-  for (const StoredMetric& m : o.metrics)
-    if (const StoredCheckpoint* c = checkpoint_of(o, m.checkpoint); c != nullptr && m.state == "ended") {
-      auto& [seconds, items] = metric_s[{c->model, m.dataset}];
-      seconds += std::max(0.0, m.ended - m.begun);
-      items += m.items;
-    }
-  for (const auto& [key, sum] : metric_s)
-    measured[key].metric_item_s = sum.first / static_cast<double>(std::max<std::int64_t>(1, sum.second));
+  for (const auto& [key, times] : o.measured) {
+    measured[key].metric_item_s = times.metric_item_s;
+    measured[key].metric_fixed_s = times.metric_fixed_s;
+  }
   std::map<std::int64_t, double> begin;  // of each trial: its command
   for (const StoredTrial& t : o.trials) begin[t.id] = t.loaded > 0 ? t.loaded : t.begun;
   std::vector<StoredPiece> pieces(o.pieces);

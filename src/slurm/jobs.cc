@@ -37,7 +37,8 @@ Result<std::vector<Job>> from_squeue(const std::vector<std::string>& which, cons
   return read_squeue(said->output);
 }
 
-// Accounts lag: a job that has just ended may be missing or still run there. Without accounts: no rows.
+// Accounts lag: a job that has just ended may be missing or still run there; they are asked again for `settle_s` where
+// `expect_rows`. Without accounts: no rows.
 Result<std::vector<Job>> from_sacct(const std::vector<std::string>& which, bool expect_rows, const Terms& terms) {
   std::vector<std::string> argv = {"sacct", "-n", "-P", "-X", "-D", "-o", kAccountFormat};
   argv.insert(argv.end(), which.begin(), which.end());
@@ -49,9 +50,9 @@ Result<std::vector<Job>> from_sacct(const std::vector<std::string>& which, bool 
       return std::vector<Job>();
     if (!said->exit.good()) return tl::unexpected(refused(argv, *said));
     auto rows = read_sacct(said->output);
-    const bool settled = (!expect_rows || !rows.empty()) &&
-                         std::all_of(rows.begin(), rows.end(), [](const Job& j) { return is_over(j.state); });
-    if (settled || Clock::now() > end) return rows;
+    const bool settled =
+        !rows.empty() && std::all_of(rows.begin(), rows.end(), [](const Job& j) { return is_over(j.state); });
+    if (!expect_rows || settled || Clock::now() > end) return rows;
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
   }
 }
@@ -98,13 +99,14 @@ Result<std::vector<Job>> jobs(const std::vector<JobId>& ids, const Terms& terms)
 
 Result<std::vector<Job>> jobs_named(const std::string& name, const Terms& terms) {
   const std::string user = std::to_string(::geteuid());
+  const auto other = [&](const Job& j) { return j.name != name; };
   auto all = from_squeue({"-u", user, "--name=" + name}, terms);
   if (!all) return all;
-  const auto accounts = from_sacct({"-u", user, "--name=" + name, "-S", "now-30days"}, false, terms);
-  if (!accounts) return accounts;
-  for (const Job& a : *accounts)
-    if (std::none_of(all->begin(), all->end(), [&](const Job& j) { return j.id == a.id; })) all->push_back(a);
-  std::erase_if(*all, [&](const Job& j) { return j.name != name; });
+  std::erase_if(*all, other);
+  // Accounts are slower, and asking them again and again is a load on all users.
+  if (all->empty()) all = from_sacct({"-u", user, "--name=" + name, "-S", "now-30days"}, false, terms);
+  if (!all) return all;
+  std::erase_if(*all, other);
   std::sort(all->begin(), all->end(), [](const Job& a, const Job& b) { return a.id < b.id; });
   return all;
 }

@@ -62,7 +62,7 @@ Result<Job> job(JobId id, const Terms& terms = {});
 // restarts and, for jobs that the controller still knows, exit status.
 Result<std::vector<Job>> jobs(const std::vector<JobId>& ids, const Terms& terms = {});
 
-// All jobs of this user with that name that Slurm knows, whatever their state, ascending ids.
+// All jobs of this user with that name that the controller knows, else accounts; whatever their state, ascending ids.
 Result<std::vector<Job>> jobs_named(const std::string& name, const Terms& terms = {});
 
 struct Batch {

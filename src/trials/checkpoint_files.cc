@@ -137,16 +137,22 @@ Completeness is_complete(const std::string& path, const CheckpointFiles& files, 
   }
   if (rule == CompleteRule::manifest) return by_manifest(path);
   if (rule == CompleteRule::safetensors) return by_safetensors(path, files);
-  if (rule == CompleteRule::marker && !fs::exists(path + "/" + model.complete_marker))
+  std::error_code error;
+  if (rule == CompleteRule::marker && !fs::exists(path + "/" + model.complete_marker, error))
     return not_yet("has no " + model.complete_marker + " yet");
   if (files.bytes == 0) return not_yet("has no bytes");
   return {true, {}};
 }
 
+bool is_absent(const std::string& path) {
+  struct stat s {};
+  return ::stat(path.c_str(), &s) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
 Result<std::vector<std::string>> checkpoints_in(const std::string& directory, const std::string& only) {
   std::vector<std::string> names;
   std::error_code error;
-  if (!fs::exists(directory, error)) return names;
+  if (is_absent(directory)) return names;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
     std::error_code gone;

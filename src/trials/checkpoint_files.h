@@ -32,6 +32,9 @@ struct Completeness {
 // By the rule alone; whether it has settled is for whoever looks twice.
 Completeness is_complete(const std::string& path, const CheckpointFiles& files, const EvalModel& model);
 
+// Nothing is there: other than a path of which nothing can be said now.
+bool is_absent(const std::string& path);
+
 // Names of checkpoints that lie in a directory and match `only`, sorted. A directory that is not there has none.
 Result<std::vector<std::string>> checkpoints_in(const std::string& directory, const std::string& only);
 

@@ -36,6 +36,7 @@ class ClusterRunner : public TrialRunner {
 
  protected:
   using Clock = std::chrono::steady_clock;
+  static constexpr double kLookEvery = 1;  // seconds between two questions about the same jobs
 
   const std::vector<std::string>& options_of(bool on_gpu) const {
     return on_gpu ? cluster_.slurm_options : cluster_.slurm_cpu_options;

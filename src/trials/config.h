@@ -126,6 +126,14 @@ struct EvalConfig {
   SimulateTerms simulate;
 
   const EvalJudge* judge(std::string_view name) const;
+  // No metric command: the scores are those of a trial, over all that it did of a dataset.
+  bool scored_by_trials() const { return !inference.argv.empty() && metric.argv.empty(); }
+  // Whether items of a dataset or of drawn ones may go to several trials. Scores of a trial are those of its items
+  // alone.
+  template <class Dataset>
+  bool may_split(const Dataset& d) const {
+    return d.split && inference.splits && (!scored_by_trials() || d.metric_by_item);
+  }
 };
 
 // Errors, with the line: not TOML; an unknown key (with the nearest one); a value that is not possible; a name given

@@ -65,10 +65,6 @@ class StateLock {
 
 }  // namespace
 
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 std::string reason_text(const std::string& kind, const std::string& why) {
   if (why.empty() || kind == why) return kind;
   return why.rfind(kind + ":", 0) == 0 ? why : kind + ": " + why;
@@ -110,6 +106,24 @@ const EvalDataset* Coordinator::dataset(const std::string& name) const {
   for (const EvalDataset& d : config_.datasets)
     if (d.name == name) return &d;
   return nullptr;
+}
+
+const Coordinator::Rows& Coordinator::rows(std::int64_t checkpoint, const std::string& dataset) const {
+  static const Rows none;
+  const auto it = rows_.find({checkpoint, dataset});
+  return it == rows_.end() ? none : it->second;
+}
+
+void Coordinator::add_piece(StoredPiece p) {
+  pieces_.push_back(std::move(p));
+  rows_[{pieces_.back().checkpoint, pieces_.back().dataset}].pieces.push_back(&pieces_.back());
+}
+
+void Coordinator::index_rows() {
+  rows_.clear();
+  for (const StoredPiece& p : pieces_) rows_[{p.checkpoint, p.dataset}].pieces.push_back(&p);
+  for (std::size_t i = 0; i < metrics_.size(); ++i)
+    rows_[{metrics_[i].checkpoint, metrics_[i].dataset}].metrics.push_back(i);
 }
 
 const StoredCheckpoint* Coordinator::checkpoint(std::int64_t id) const {
@@ -186,6 +200,7 @@ Status Coordinator::open() {
   std::erase_if(metrics_, [](const StoredMetric& m) {
     return m.state != "ended" && m.state != "started" && m.state != "intended";
   });
+  index_rows();
 
   // What a predecessor meant to begin and may have begun: whoever claims the job first has it.
   for (StoredTrial& t : trials_) {
@@ -228,8 +243,6 @@ Status Coordinator::mark(StoredCheckpoint& c, const std::string& state, const st
   c.state = state;
   c.why = why;
   replan_ = true;
-  notes_.add("checkpoint-" + state, Severity::data_loss, 1, c.name + ": " + why,
-             "what was scored before stays; the rest of it is not evaluated");
   return store_.update(c);
 }
 
@@ -242,11 +255,19 @@ Status Coordinator::scan_model(const EvalModel& model) {
   const std::string directory =
       fs::absolute(fs::path(config_.directory) / model.checkpoints).lexically_normal().string();
   const auto names = checkpoints_in(directory, model.only);
-  if (!names) return tl::unexpected(names.error());
+  if (!names) {
+    // Not for one answer that storage does not give in mid-run: it is looked for again.
+    if (looked_in_.count(model.name) == 0) return tl::unexpected(names.error());
+    unreadable_[model.name] = names.error().line();
+    return {};
+  }
+  looked_in_.insert(model.name);
+  unreadable_.erase(model.name);
   const double now = unix_seconds();
   std::set<std::string> there(names->begin(), names->end());
   for (StoredCheckpoint& c : checkpoints_)
-    if (c.model == model.name && c.state == "ready" && there.count(c.name) == 0 && c.path == directory + "/" + c.name) {
+    if (c.model == model.name && c.state == "ready" && there.count(c.name) == 0 && c.path == directory + "/" + c.name &&
+        is_absent(c.path)) {
       // A node that has a copy can go on; what is done needs it no more.
       const bool copied = std::any_of(holds_.begin(), holds_.end(),
                                       [&](const auto& h) { return h.first.first == c.id && h.second.held(); });
@@ -266,18 +287,20 @@ Status Coordinator::scan_model(const EvalModel& model) {
       continue;
     }
     StoredCheckpoint* known = nullptr;
-    bool same = false;
-    for (StoredCheckpoint& c : checkpoints_)
-      if (c.model == model.name && c.name == name) {
+    for (StoredCheckpoint& c : checkpoints_) {
+      if (c.model != model.name || c.name != name) continue;
+      if (c.fingerprint == files->fingerprint) {
         known = &c;
-        same = same || c.fingerprint == files->fingerprint;
+      } else if (c.state == "ready" && has_free_items(c)) {
+        if (auto ok = mark(c, "altered", "it was altered after it was found"); !ok) return ok;
       }
-    if (same) {
+    }
+    if (known != nullptr) {
       waiting_.erase({model.name, name});
+      if (known->state != "ready")  // it is back as it was
+        if (auto ok = mark(*known, "ready", ""); !ok) return ok;
       continue;
     }
-    if (known != nullptr && known->state == "ready" && has_free_items(*known))
-      if (auto ok = mark(*known, "altered", "it was altered after it was found"); !ok) return ok;
     if (seen.fingerprint != files->fingerprint) {
       // Written long ago counts as having been looked at then.
       seen = {files->fingerprint, std::max(0.0, std::min(now, static_cast<double>(files->changed_ns) * 1e-9)), "",
@@ -374,10 +397,13 @@ EvalProgress Coordinator::progress() const {
   EvalProgress p;
   for (const StoredCheckpoint& c : checkpoints_)
     for (const EvalDataset& d : config_.datasets) {
-      const ScoredDataset s = standing(c, d);
       ++p.datasets;
-      p.scored += s.state == "scored" ? 1 : 0;
-      p.failed += s.state == "failed" || s.state == "vanished" || s.state == "altered" ? 1 : 0;
+      if (is_scored(rows(c.id, d.name), d)) {
+        ++p.scored;
+        continue;
+      }
+      const std::string state = standing(c, d).state;
+      p.failed += state == "failed" || state == "vanished" || state == "altered" ? 1 : 0;
     }
   for (const StoredTrial& t : trials_) p.trials += t.state == "started" ? 1 : 0;
   for (const StoredMetric& m : metrics_) p.metrics += m.state == "started" ? 1 : 0;
@@ -391,6 +417,7 @@ EvalOutcome Coordinator::outcome() const {
   o.pieces.assign(pieces_.begin(), pieces_.end());
   o.metrics = metrics_;
   o.setbacks = setbacks_;
+  for (const auto& [key, moments] : priors_) o.measured[key] = times_of(moments);
   o.notes = notes_;
   o.hopeless = !hopeless_.empty() ? hopeless_ : metrics_hopeless_;
   o.complete = true;
@@ -399,6 +426,15 @@ EvalOutcome Coordinator::outcome() const {
       o.datasets.push_back(standing(c, d));
       o.complete = o.complete && o.datasets.back().state == "scored";
     }
+  for (const StoredCheckpoint& c : checkpoints_)
+    if (c.state != "ready")
+      o.notes.add("checkpoint-" + c.state, Severity::data_loss, 1, c.name + ": " + c.why,
+                  "what was scored before stays; the rest of it is not evaluated unless it comes back as it was");
+  for (const auto& [model, why] : unreadable_) {
+    o.complete = false;
+    o.notes.add("checkpoints-unreadable", Severity::data_loss, 1, model + ": " + why,
+                "checkpoints that appeared there since are not evaluated: run again when it can be read");
+  }
   for (const auto& [key, seen] : waiting_) {
     o.complete = false;
     o.incomplete.push_back({0, key.first, key.second, "", "", 0, "incomplete", seen.why});

@@ -55,6 +55,8 @@ struct EvalOutcome {
   std::vector<StoredSetback> setbacks;
   std::vector<ScoredDataset> datasets;
   std::vector<StoredCheckpoint> incomplete;  // never begun; id 0
+  // (model, dataset): by the jobs themselves, without the time in which they waited for their turn
+  std::map<std::pair<std::string, std::string>, MeasuredTimes> measured;
   Notes notes;
   bool complete = false;  // everything is scored
   bool stopped = false;   // asked to end before

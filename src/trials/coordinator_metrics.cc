@@ -15,9 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kSameFailures = 3;
-constexpr int kMostLost = 5;
-
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream in(text);
@@ -34,10 +31,11 @@ std::string Coordinator::metric_directory(std::int64_t metric) const {
 Status Coordinator::want_metrics() {
   for (const StoredCheckpoint& c : checkpoints_)
     for (const EvalDataset& d : config_.datasets) {
+      const Rows& mine = rows(c.id, d.name);
+      if (is_scored(mine, d)) continue;
       std::vector<ItemRange> dumped;
-      for (const StoredPiece& p : pieces_)
-        if (p.checkpoint == c.id && p.dataset == d.name && p.state == "dumped")
-          dumped.emplace_back(p.first, p.first + p.items);
+      for (const StoredPiece* p : mine.pieces)
+        if (p->state == "dumped") dumped.emplace_back(p->first, p->first + p->items);
       if (dumped.empty()) continue;
       if (by_item(d)) {
         for (const ItemRange& range : dumped)
@@ -52,9 +50,9 @@ Status Coordinator::want_metrics() {
 // A try of it, unless one goes on, one went well, or enough did not.
 Status Coordinator::want_metric(const StoredCheckpoint& c, const EvalDataset& d, ItemRange range) {
   int failed = 0, lost = 0;
-  for (const StoredMetric& m : metrics_) {
-    if (m.checkpoint != c.id || m.dataset != d.name || m.first != range.first || m.items != range.second - range.first)
-      continue;
+  for (const std::size_t i : rows(c.id, d.name).metrics) {
+    const StoredMetric& m = metrics_[i];
+    if (m.first != range.first || m.items != range.second - range.first) continue;
     if (m.state == "ended" || m.state == "started" || m.state == "wanted" || m.state == "hopeless") return {};
     failed += m.state == "failed" ? 1 : 0;
     lost += m.state == "lost" && m.kind == "lost" ? 1 : 0;
@@ -67,16 +65,15 @@ Status Coordinator::want_metric(const StoredCheckpoint& c, const EvalDataset& d,
   m.first = range.first;
   m.items = range.second - range.first;
   m.state = "wanted";  // of this process alone: it is written when it begins
+  rows_[{c.id, d.name}].metrics.push_back(metrics_.size());
   metrics_.push_back(std::move(m));
   return {};
 }
 
 CommandWords Coordinator::words_of(const StoredMetric& m) const {
   std::vector<const StoredPiece*> pieces;
-  for (const StoredPiece& p : pieces_)
-    if (p.checkpoint == m.checkpoint && p.dataset == m.dataset && p.state == "dumped" && p.first >= m.first &&
-        p.first + p.items <= m.first + m.items)
-      pieces.push_back(&p);
+  for (const StoredPiece* p : rows(m.checkpoint, m.dataset).pieces)
+    if (p->state == "dumped" && p->first >= m.first && p->first + p->items <= m.first + m.items) pieces.push_back(p);
   std::sort(pieces.begin(), pieces.end(),
             [](const StoredPiece* a, const StoredPiece* b) { return a->first < b->first; });
   StoredTrial t;
@@ -90,7 +87,9 @@ CommandWords Coordinator::words_of(const StoredMetric& m) const {
 
 // Free CPU jobs and places at the judges go to the metrics that are believed to last longest.
 Status Coordinator::begin_metrics() {
-  std::erase_if(metrics_, [&](const StoredMetric& m) { return m.state == "wanted" && !metrics_hopeless_.empty(); });
+  if (!metrics_hopeless_.empty() &&
+      std::erase_if(metrics_, [](const StoredMetric& m) { return m.state == "wanted"; }) > 0)
+    index_rows();
   std::int64_t running = 0;
   std::map<std::string, std::int64_t> asked;
   const auto judge_of = [&](const StoredMetric& m) {
@@ -144,22 +143,17 @@ Status Coordinator::begin_metrics() {
   const auto handles = runner_.start(starts);
   for (std::size_t k = 0; k < rows.size(); ++k) {
     StoredMetric& m = metrics_[rows[k]];
-    if (!handles && revoke_job(metric_directory(m.id))) {
+    if (!handles[k] && revoke_job(metric_directory(m.id))) {
       m.state = "lost";
       m.kind = "not begun";
-      m.why = handles.error().line();
+      m.why = handles[k].error().line();
     } else {
       m.state = "started";
-      if (handles) m.handle = (*handles)[k];
+      m.handle = handles[k].value_or("");
     }
     if (auto ok = store_.update(m); !ok) return ok;
   }
-  if (handles) {
-    refused_starts_ = 0;
-  } else if (++refused_starts_ >= kSameFailures) {
-    return tl::unexpected(handles.error());
-  }
-  return {};
+  return count_refused(handles);
 }
 
 Status Coordinator::begin_metric(StoredMetric& m) {
@@ -209,7 +203,7 @@ Result<FoundScores> Coordinator::read_scores(const StoredMetric& m) const {
   const auto at = fill_word(config_.metric.scores_at, words);
   if (!at) return tl::unexpected(at.error());
   if (!config_.metric.scores_file.empty()) {
-    const auto pattern = fill_word(config_.metric.scores_file, words);
+    const auto pattern = fill_pattern(config_.metric.scores_file, words);
     if (!pattern) return tl::unexpected(pattern.error());
     const std::vector<std::string> files = files_like(*pattern);
     std::size_t outputs = 0;
@@ -222,7 +216,8 @@ Result<FoundScores> Coordinator::read_scores(const StoredMetric& m) const {
         return fail(why, f);
     return scores_of_files(files, *at);
   }
-  if (fs::exists(words.scores)) return scores_of_files({words.scores}, *at);
+  std::error_code error;
+  if (fs::exists(words.scores, error)) return scores_of_files({words.scores}, *at);
   return scores_of_last_line(metric_directory(m.id) + "/out.log");
 }
 
@@ -273,6 +268,12 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
   return {};
 }
 
+bool Coordinator::is_scored(const Rows& rows, const EvalDataset& d) const {
+  std::int64_t items = 0;
+  for (const std::size_t i : rows.metrics) items += metrics_[i].state == "ended" ? metrics_[i].items : 0;
+  return items == d.items;
+}
+
 // How a dataset of a checkpoint stands: its scores, or why it has none.
 ScoredDataset Coordinator::standing(const StoredCheckpoint& c, const EvalDataset& d) const {
   ScoredDataset s;
@@ -280,8 +281,9 @@ ScoredDataset Coordinator::standing(const StoredCheckpoint& c, const EvalDataset
   s.dataset = d.name;
   std::map<std::string, std::pair<double, std::int64_t>> sums;  // over the metrics that have this score
   std::string metric_why;
-  for (const StoredMetric& m : metrics_) {
-    if (m.checkpoint != c.id || m.dataset != d.name) continue;
+  const Rows& mine = rows(c.id, d.name);
+  for (const std::size_t i : mine.metrics) {
+    const StoredMetric& m = metrics_[i];
     if (m.state != "ended") {
       if (!m.why.empty()) metric_why = reason_text(m.kind, m.why);
       continue;
@@ -311,12 +313,11 @@ ScoredDataset Coordinator::standing(const StoredCheckpoint& c, const EvalDataset
     }
     return s;
   }
-  const auto gave_up = std::find_if(pieces_.begin(), pieces_.end(), [&](const StoredPiece& p) {
-    return p.checkpoint == c.id && p.dataset == d.name && p.state == "failed";
-  });
-  if (gave_up != pieces_.end()) {
+  const auto gave_up =
+      std::find_if(mine.pieces.begin(), mine.pieces.end(), [](const StoredPiece* p) { return p->state == "failed"; });
+  if (gave_up != mine.pieces.end()) {
     s.state = "failed";
-    s.why = gave_up->why;
+    s.why = (*gave_up)->why;
   } else if (!metric_why.empty()) {
     s.state = "failed";
     s.why = metric_why;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/unix_time.h"
 #include "trials/checkpoint_files.h"
 #include "trials/coordinator.h"
 #include "trials/coverage.h"
@@ -16,7 +17,8 @@
 
 namespace orrery {
 
-double unix_seconds();
+inline constexpr int kMostLost = 5;      // tries that ended without a trace, beside those that failed
+inline constexpr int kSameFailures = 3;  // of the same kind, and nothing has ever worked: no more are begun
 
 class Coordinator {
  public:
@@ -46,10 +48,11 @@ class Coordinator {
   Status keep_words_short();
   Status dispatch();
   Status begin_trials(const std::vector<std::pair<const EvalTrial*, JobPlace>>& now);
+  Status count_refused(const std::vector<Result<std::string>>& handles);
   Status watch_trials();
   Status look_for_outputs(StoredTrial& t, const std::optional<JobResult>& result, std::vector<StoredPiece*>& changed);
   Status end_trial(StoredTrial& t, const JobResult* result);
-  Status give_up(const StoredCheckpoint& c, const EvalDataset& d, ItemRange range, const std::string& why);
+  Status give_up(const StoredCheckpoint& c, const std::string& dataset, ItemRange range, const std::string& why);
   Status remember_times(const StoredTrial& t, const JobResult& r);
   double waited_for_room(std::int64_t checkpoint);
   double last_seen(const std::string& directory, double begun) const;
@@ -72,10 +75,15 @@ class Coordinator {
   ScoredDataset standing(const StoredCheckpoint& c, const EvalDataset& d) const;
 
   bool by_item(const EvalDataset& d) const { return d.metric_by_item; }
-  bool may_split(const EvalDataset& d) const {
-    // Without a metric command the scores are those of the trial: a piece's are not the dataset's.
-    return d.split && config_.inference.splits && (!config_.metric.argv.empty() || d.metric_by_item);
-  }
+  // Rows of one dataset of one checkpoint.
+  struct Rows {
+    std::vector<const StoredPiece*> pieces;
+    std::vector<std::size_t> metrics;  // indices of metrics_
+  };
+  const Rows& rows(std::int64_t checkpoint, const std::string& dataset) const;
+  void add_piece(StoredPiece p);
+  void index_rows();
+  bool is_scored(const Rows& rows, const EvalDataset& d) const;
   const EvalDataset* dataset(const std::string& name) const;
   StoredCheckpoint* checkpoint(std::int64_t id);
   const StoredCheckpoint* checkpoint(std::int64_t id) const;
@@ -93,6 +101,7 @@ class Coordinator {
   std::deque<StoredPiece> pieces_;  // addresses stay
   std::vector<StoredSetback> setbacks_;
   std::vector<StoredMetric> metrics_;
+  std::map<std::pair<std::int64_t, std::string>, Rows> rows_;  // by checkpoint and dataset: there may be many of both
   std::map<std::int64_t, Scores> scores_;
   std::map<std::pair<std::string, std::string>, std::map<std::string, StoredPrior>> priors_;
   Notes notes_;
@@ -105,6 +114,8 @@ class Coordinator {
     bool given_up = false;
   };
   std::map<std::pair<std::string, std::string>, Seen> waiting_;  // (model, name): not complete yet
+  std::set<std::string> looked_in_;                              // models whose directory could be read
+  std::map<std::string, std::string> unreadable_;                // model -> why its directory cannot be read now
   std::vector<EvalUnit> units_;                                  // of the plan
   std::vector<std::string> unit_datasets_;
   std::deque<EvalTrial> planned_;

@@ -18,10 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostLost = 5;  // tries that ended without a trace, beside those that failed
 constexpr const char* kTimeLimit = "time limit";
 constexpr const char* kNoRoomYet = "no room yet";
-constexpr int kSameFailures = 3;  // of the same kind, and nothing has ever worked: no more are begun
 
 double changed_at(const std::string& path) {
   struct stat s {};
@@ -53,10 +51,12 @@ std::string Coordinator::dumped_rule() const {
 bool Coordinator::seen_early(const StoredPiece& p) const {
   const std::string rule = dumped_rule();
   if (rule.empty() || rule == "{output}") return !rule.empty();
-  const EvalDataset* d = dataset(p.dataset);
-  std::string own = rule;  // with what the dataset says; directories are no patterns
+  const EvalDataset* d = dataset(p.dataset);  // none: it was taken out of the configuration
+  const auto said = [&](const std::string& text) { return text == d->name ? std::string() : text; };
+  std::string own = rule;  // with what the dataset says; names and directories are no patterns
   for (const auto& [name, value] :
-       {std::pair<std::string, std::string>("{results}", d == nullptr ? "" : d->results), {"{task}", d->task}})
+       {std::pair<std::string, std::string>("{results}", d == nullptr ? "" : said(d->results)),
+        {"{task}", d == nullptr ? "" : said(d->task)}})
     for (std::size_t at = 0; (at = own.find(name, at)) != std::string::npos; at += value.size())
       own.replace(at, name.size(), value);
   return !may_be_several(own, config_.inference.dumped_directories);
@@ -94,22 +94,22 @@ std::vector<StoredPiece*> Coordinator::pieces_of(std::int64_t trial, const char*
 
 std::vector<ItemRange> Coordinator::taken(std::int64_t checkpoint, const std::string& dataset) const {
   std::vector<ItemRange> ranges;
-  for (const StoredPiece& p : pieces_)
-    if (p.checkpoint == checkpoint && p.dataset == dataset && p.state != "released")
-      ranges.emplace_back(p.first, p.first + p.items);
+  for (const StoredPiece* p : rows(checkpoint, dataset).pieces)
+    if (p->state != "released") ranges.emplace_back(p->first, p->first + p->items);
   return ranges;
 }
 
-Status Coordinator::give_up(const StoredCheckpoint& c, const EvalDataset& d, ItemRange range, const std::string& why) {
+Status Coordinator::give_up(const StoredCheckpoint& c, const std::string& dataset, ItemRange range,
+                            const std::string& why) {
   StoredPiece p;
   p.checkpoint = c.id;
-  p.dataset = d.name;
+  p.dataset = dataset;
   p.first = range.first;
   p.items = range.second - range.first;
   p.state = "failed";
   p.why = why;
   if (auto ok = store_.add(p); !ok) return ok;
-  pieces_.push_back(std::move(p));
+  add_piece(std::move(p));
   return {};
 }
 
@@ -141,7 +141,9 @@ void Coordinator::plan() {
       guessed = guessed || std::isnan(u.item_s);
       if (std::isnan(u.item_s)) u.item_s = config_.prior.item_s;
       if (std::isnan(metric_s)) metric_s = config_.prior.metric_s;
-      u.split = may_split(d);
+      if (config_.scored_by_trials()) metric_s = 0;
+      u.dataset = static_cast<std::int32_t>(&d - config_.datasets.data());
+      u.split = config_.may_split(d);
       u.metric_by_item = by_item(d);
       for (const ItemRange& range : free_items(d.items, taken(c.id, d.name))) {
         const double share = static_cast<double>(range.second - range.first) / static_cast<double>(d.items);
@@ -149,7 +151,7 @@ void Coordinator::plan() {
         u.items = range.second - range.first;
         u.prepare_s = d.prepare_s * share;
         u.metric_s = by_item(d) ? metric_s * share : metric_s;
-        if (metric_known && by_item(d)) {
+        if (metric_known && by_item(d) && !config_.scored_by_trials()) {
           const auto m = believed_metric(times, static_cast<double>(u.items), config_.trial.least_s);
           u.metric_s = m.seconds;
           u.metric_fixed_s = m.fixed_s;
@@ -172,6 +174,7 @@ void Coordinator::plan() {
   shape.least_s = config_.trial.least_s;
   shape.limit_s = config_.trial.limit_s;
   shape.several = config_.inference.several;
+  shape.once = config_.scored_by_trials();
   shape.error = guessed ? std::max(0.3, config_.simulate.prior_error) : config_.simulate.prior_error;
   const std::vector<EvalTrial> trials = plan_trials(fresh, shape);
   units_ = std::move(fresh);
@@ -228,9 +231,10 @@ Status Coordinator::keep_words_short() {
       second.pieces.assign(half, trial.pieces.end());
     } else {
       TrialPiece p = trial.pieces.front();
-      const EvalDataset* d = dataset(unit_datasets_[p.unit]);
-      if (d == nullptr || !may_split(*d) || p.items < 2) {
-        if (auto ok = give_up(c, *d, {p.first, p.first + p.items}, why); !ok) return ok;
+      const std::string& name = unit_datasets_[p.unit];
+      const EvalDataset* d = dataset(name);
+      if (d == nullptr || !config_.may_split(*d) || p.items < 2) {
+        if (auto ok = give_up(c, name, {p.first, p.first + p.items}, why); !ok) return ok;
         planned_.erase(planned_.begin() + static_cast<std::ptrdiff_t>(i--));
         continue;
       }
@@ -349,30 +353,33 @@ Status Coordinator::begin_trials(const std::vector<std::pair<const EvalTrial*, J
     starts.push_back(std::move(start));
     rows.push_back(trials_.size());
     trials_.push_back(std::move(t));
-    for (StoredPiece& p : pieces) pieces_.push_back(std::move(p));
+    for (StoredPiece& p : pieces) add_piece(std::move(p));
   }
   const auto handles = runner_.start(starts);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     StoredTrial& t = trials_[rows[i]];
     t.state = "started";
-    if (handles) {
-      t.handle = (*handles)[i];
-      if (auto ok = store_.update(t); !ok) return ok;
-      continue;
-    }
-    // Nobody will: but a request may have got through.
-    if (!revoke_job(trial_directory(t.id))) {
+    // Refused: nobody will begin it. But a request may have got through.
+    const bool refused = !handles[i] && revoke_job(trial_directory(t.id));
+    t.handle = handles[i].value_or("");
+    if (!refused) {
       if (auto ok = store_.update(t); !ok) return ok;
       continue;
     }
     t.kind = "not begun";
-    t.why = handles.error().line();
+    t.why = handles[i].error().line();
     if (auto ok = end_trial(t, nullptr); !ok) return ok;
   }
-  if (handles) {
+  return count_refused(handles);
+}
+
+// Over and over, and nothing is started any more: that is for a person.
+Status Coordinator::count_refused(const std::vector<Result<std::string>>& handles) {
+  if (handles.empty()) return {};
+  if (std::any_of(handles.begin(), handles.end(), [](const auto& h) { return h.has_value(); })) {
     refused_starts_ = 0;
   } else if (++refused_starts_ >= kSameFailures) {
-    return tl::unexpected(handles.error());
+    return tl::unexpected(handles.front().error());
   }
   return {};
 }
@@ -412,7 +419,7 @@ Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResu
       p->output = words.outputs;
       p->ended = result->ended;
     } else {
-      const auto pattern = fill_word(rule, words);
+      const auto pattern = fill_pattern(rule, words);
       if (!pattern) return tl::unexpected(pattern.error());
       const std::vector<std::string> files = files_like(*pattern);
       if (files.empty()) continue;
@@ -515,7 +522,7 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     if (auto ok = remember_times(t, *result); !ok) return ok;
 
   const StoredCheckpoint* c = checkpoint(t.checkpoint);
-  if (t.kind == "no model" && !fs::exists(c->path))
+  if (t.kind == "no model" && is_absent(c->path))
     if (auto ok = mark(*checkpoint(t.checkpoint), "vanished", "it is no longer in storage"); !ok) return ok;
 
   // The first piece without outputs is the suspect, where outputs appear one by one; else any of them may be.
@@ -545,15 +552,14 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     };
     const bool sure = one_by_one || left.size() == 1;
     const bool over = tries(true) > config_.trial.retries || tries(false) > kMostLost || (!again && sure);
-    const EvalDataset* d = dataset(b.dataset);
-    if (!over || d == nullptr) continue;
-    if (auto ok = give_up(*c, *d, range, reason_text(t.kind, t.why)); !ok) return ok;
+    if (!over || dataset(b.dataset) == nullptr) continue;
+    if (auto ok = give_up(*c, b.dataset, range, reason_text(t.kind, t.why)); !ok) return ok;
   }
   // The same failure over and over and never anything good: the command or the model is at fault, not the trials.
   if (!t.kind.empty() && counts && kinds_.count("") == 0) {
     const int same = ++kinds_[t.kind];
     if (t.kind == "cannot start" || (!again && same >= kSameFailures)) hopeless_ = reason_text(t.kind, t.why);
-    if (t.kind == "no model" && !config_.cluster.storage_when_full && fs::exists(c->path)) hopeless_ = t.why;
+    if (t.kind == "no model" && !config_.cluster.storage_when_full && !is_absent(c->path)) hopeless_ = t.why;
     if (!hopeless_.empty()) replan_ = true;
   }
   return {};

@@ -58,9 +58,10 @@ BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed, const Mea
       u.metric_fixed_s = d.metric_by_item ? m.fixed_s : 0;
       u.metric_least_items = m.least_items;
     }
+    if (config.scored_by_trials()) u.metric_s = u.metric_fixed_s = 0;
     u.prepare_s = d.prepare_s;
     u.judge = judge_index(config, d.judge);
-    u.split = d.split && config.inference.splits;
+    u.split = config.may_split(d);
     u.metric_by_item = d.metric_by_item;
     out.defaulted += std::isnan(known.item_s) || (std::isnan(known.metric_item_s) && std::isnan(d.metric_s)) ? 1 : 0;
     out.start_s = std::max(out.start_s, known.item_fixed_s);
@@ -72,13 +73,13 @@ BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed, const Mea
       const double busy = std::min(d.busy_most_s, d.busy_median_s * std::exp(d.busy_sigma * draws.normal()));
       const double share = d.metric_share_least + (d.metric_share_most - d.metric_share_least) * draws.even();
       EvalUnit u;
-      u.metric_s = std::min(d.metric_most_s, share * busy);
+      u.metric_s = config.scored_by_trials() ? 0 : std::min(d.metric_most_s, share * busy);
       const double inference = busy - u.metric_s;
       u.items = std::max<std::int64_t>(1, std::llround(inference / d.item_s));
       u.item_s = inference / static_cast<double>(u.items);
       u.prepare_s = d.prepare_s;
       u.judge = judge_index(config, d.judge);
-      u.split = d.split && config.inference.splits;
+      u.split = config.may_split(d);
       u.metric_by_item = d.metric_by_item;
       add(u, d.name + "-" + std::to_string(i + 1));
     }
@@ -131,6 +132,7 @@ TrialShape shape_of(const EvalConfig& config, std::int64_t nodes) {
   s.least_s = config.trial.least_s;
   s.error = config.simulate.prior_error;
   s.several = config.inference.several;
+  s.once = config.scored_by_trials();
   s.limit_s = config.trial.limit_s;
   return s;
 }

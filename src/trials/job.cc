@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/output.h"
+#include "base/unix_time.h"
 
 namespace orrery {
 namespace {
@@ -24,8 +25,6 @@ using Json = nlohmann::json;
 
 volatile sig_atomic_t asked_to_stop = 0;  // a handler can reach nothing else
 void on_stop(int) { asked_to_stop = 1; }
-
-double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 Json read_json(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -59,7 +58,7 @@ std::optional<JobSpec> read_job(const std::string& directory) {
 }
 
 int write_result(const std::string& directory, JobResult r) {
-  r.ended = unix_now();
+  r.ended = unix_seconds();
   const Json j{{"status", r.exit.status},  {"signal", r.exit.signal},
                {"error", r.error},         {"cannot_start", r.cannot_start},
                {"timed_out", r.timed_out}, {"stopped", r.stopped},
@@ -99,7 +98,7 @@ bool load_model(const JobSpec& spec, std::string& path, NodeCopy& copy, JobResul
   auto got = acquire_copy(spec.copy, spec.source, files ? *files : gone, no_room);
   while (!got && no_room && !spec.storage_when_full && room_may_come(spec.copy, files ? files->bytes : 0)) {
     r.stopped = asked_to_stop != 0;
-    r.no_room_yet = unix_now() - r.began > kWaitForRoom;
+    r.no_room_yet = unix_seconds() - r.began > kWaitForRoom;
     if (r.stopped || r.no_room_yet) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     got = acquire_copy(spec.copy, spec.source, files ? *files : gone, no_room);
@@ -222,7 +221,7 @@ int run_job(const std::string& directory) {
                                       job != nullptr ? job : "0", step != nullptr ? step : "");
   if (!make_once(directory + "/owner", who)) return 2;  // revoked, or somebody's
   JobResult r;
-  r.began = unix_now();
+  r.began = unix_seconds();
   NodeCopy copy;
   std::string model;
   if (!load_model(*spec, model, copy, r)) return write_result(directory, r);
@@ -238,7 +237,7 @@ int run_job(const std::string& directory) {
   terms.output = directory + "/out.log";
   terms.errors = "=";
   terms.dies_with_parent = true;
-  r.started = unix_now();
+  r.started = unix_seconds();
   if (asked_to_stop != 0) {
     r.stopped = true;
     return write_result(directory, r);
@@ -255,7 +254,7 @@ int run_job(const std::string& directory) {
       r.exit = *exit;
       break;
     }
-    r.timed_out = unix_now() - r.started > spec->limit_s;
+    r.timed_out = unix_seconds() - r.started > spec->limit_s;
     r.stopped = asked_to_stop != 0;
     if (!r.timed_out && !r.stopped) continue;
     stop_session(*child, 5);

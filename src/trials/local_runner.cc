@@ -51,8 +51,8 @@ class LocalRunner : public TrialRunner {
 
   bool local() const override { return true; }
 
-  Result<std::vector<std::string>> start(const std::vector<JobStart>& jobs) override {
-    std::vector<std::string> handles;
+  std::vector<Result<std::string>> start(const std::vector<JobStart>& jobs) override {
+    std::vector<Result<std::string>> handles;
     for (const JobStart& job : jobs) {
       ChildTerms terms;
       terms.argv = {program_, "evals", "job", job.directory};
@@ -64,9 +64,7 @@ class LocalRunner : public TrialRunner {
       terms.environment = {{"CUDA_VISIBLE_DEVICES", gpu}};
       terms.output = job.directory + "/job.log";
       terms.errors.assign(1, '=');
-      const auto child = start_child(terms);
-      if (!child) return tl::unexpected(child.error());
-      handles.push_back(identity(*child));
+      handles.push_back(start_child(terms).map(identity));
     }
     return handles;
   }

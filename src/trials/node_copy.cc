@@ -106,23 +106,32 @@ Result<std::uint32_t> checksum_of(const std::string& path) {
   return crc;
 }
 
-// One file, read as SharedRate allows, written, read back.
+// All of it, before anything is read: whoever looks for room next must see it gone.
+Status allocate(const CheckpointFiles& files, const std::string& to, bool& no_room) {
+  for (const CheckpointFile& f : files.files) {
+    const std::string path = f.name.empty() ? to : to + "/" + f.name;
+    std::error_code made;
+    fs::create_directories(fs::path(path).parent_path(), made);
+    const CopyLock out(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));  // closes alike
+    if (!out.held()) {
+      no_room = errno == ENOSPC;
+      return fail("cannot be written: " + reason(), path);
+    }
+    if (const int error = f.bytes == 0 ? 0 : ::posix_fallocate(out.get(), 0, static_cast<off_t>(f.bytes)); error != 0) {
+      no_room = error == ENOSPC || error == EDQUOT;
+      return fail(std::string("no room: ") + std::strerror(error), path);
+    }
+  }
+  return {};
+}
+
+// One file, read as SharedRate allows, written where its room is, read back.
 Status copy_file(const std::string& from, const std::string& to, const CheckpointFile& file, const SharedRate& rate,
                  bool& no_room) {
   const CopyLock in(::open(from.c_str(), O_RDONLY | O_CLOEXEC));  // closes alike
   if (!in.held()) return fail("cannot be read: " + reason(), from, "the checkpoint may be gone");
-  std::error_code made;
-  fs::create_directories(fs::path(to).parent_path(), made);
-  const CopyLock out(::open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!out.held()) {
-    no_room = errno == ENOSPC;
-    return fail("cannot be written: " + reason(), to);
-  }
-  if (const int error = file.bytes == 0 ? 0 : ::posix_fallocate(out.get(), 0, static_cast<off_t>(file.bytes));
-      error != 0) {
-    no_room = error == ENOSPC || error == EDQUOT;
-    return fail(std::string("no room: ") + std::strerror(error), to);
-  }
+  const CopyLock out(::open(to.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!out.held()) return fail("cannot be written: " + reason(), to);
   std::vector<char> piece(kPiece);
   std::uint64_t done = 0;
   std::uint32_t crc = 0;
@@ -186,7 +195,7 @@ std::vector<std::string> keys_in(const std::string& own) {
     std::string name = it->path().filename().string();
     if (name.size() > 5 && name.ends_with(".lock")) name.resize(name.size() - 5);
     if (name.size() > 5 && name.ends_with(".part")) name.resize(name.size() - 5);
-    if (name != "rate") keys.push_back(std::move(name));
+    if (name != "rate" && name != "room") keys.push_back(std::move(name));
   }
   std::sort(keys.begin(), keys.end());
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
@@ -276,7 +285,11 @@ Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source,
     const auto now = look_at_checkpoint(source);
     if (!now) return tl::unexpected(now.error());
     if (now->fingerprint != files.fingerprint) return fail("was altered since it was found", source);
-    remove_all(directory + ".part");
+    const std::string part = directory + ".part";
+    remove_all(part);
+    // One looks for room and takes it at a time: what is free is free once.
+    CopyLock room = lock_file(*own + "/room", LOCK_EX);
+    if (!room.held()) return fail("cannot be locked: " + reason(), *own + "/room");
     if (!make_room(terms, *own, key, files.bytes)) {
       no_room = true;
       const double need = static_cast<double>(files.bytes), used = static_cast<double>(bytes_below(*own));
@@ -286,13 +299,16 @@ Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source,
                               free_bytes(*own) / 1e9, used / 1e9, allowed),
                   *own);
     }
-    const Status copied = copy_all(terms, *own, source, files, directory + ".part/" + name, no_room);
+    Status copied = allocate(files, part + "/" + name, no_room);
+    if (copied) {
+      room = {};
+      copied = copy_all(terms, *own, source, files, part + "/" + name, no_room);
+    }
     if (!copied) {
-      remove_all(directory + ".part");
+      remove_all(part);
       return tl::unexpected(copied.error());
     }
-    if (::rename((directory + ".part").c_str(), directory.c_str()) != 0)
-      return fail("cannot be renamed: " + reason(), directory + ".part");
+    if (::rename(part.c_str(), directory.c_str()) != 0) return fail("cannot be renamed: " + reason(), part);
     out.made_here = true;
   }
 }
@@ -324,7 +340,7 @@ std::size_t sweep_copies(const CopyTerms& terms, double idle_s) {
   std::size_t removed = 0;
   for (const std::string& key : keys_in(*own)) removed += remove_unused(*own, key, idle_s) ? 1 : 0;
   if (idle_s <= 0 && keys_in(*own).empty()) {
-    ::unlink((*own + "/rate").c_str());
+    for (const char* const name : {"/rate", "/room"}) ::unlink((*own + name).c_str());
     ::rmdir(own->c_str());
   }
   return removed;

@@ -262,6 +262,37 @@ void keep_below_limit(const std::vector<EvalUnit>& units, const TrialShape& shap
                    [](const EvalTrial& a, const EvalTrial& b) { return a.checkpoint < b.checkpoint; });
 }
 
+void one_piece_a_dataset(const std::vector<EvalUnit>& units, std::vector<EvalTrial>& trials) {
+  // All items of a unit last alike: how many of them a trial has stays, which ones does not matter.
+  std::vector<std::int64_t> next;
+  for (const EvalUnit& u : units) next.push_back(u.first);
+  std::vector<EvalTrial> out;
+  for (const EvalTrial& trial : trials) {
+    std::vector<EvalTrial> parted;
+    for (const TrialPiece& piece : trial.pieces) {
+      const auto alike = [&](const TrialPiece& p) {
+        return units[p.unit].dataset == units[piece.unit].dataset && p.unit != piece.unit;
+      };
+      auto into = std::find_if(parted.begin(), parted.end(), [&](const EvalTrial& t) {
+        return std::none_of(t.pieces.begin(), t.pieces.end(), alike);
+      });
+      if (into == parted.end()) into = parted.insert(into, {trial.checkpoint, {}});
+      const auto mine = std::find_if(into->pieces.begin(), into->pieces.end(),
+                                     [&](const TrialPiece& p) { return p.unit == piece.unit; });
+      if (mine != into->pieces.end()) {
+        mine->items += piece.items;
+      } else {
+        into->pieces.push_back(piece);
+      }
+    }
+    for (EvalTrial& t : parted) {
+      for (TrialPiece& p : t.pieces) p.first = std::exchange(next[p.unit], next[p.unit] + p.items);
+      out.push_back(std::move(t));
+    }
+  }
+  trials = std::move(out);
+}
+
 double MakespanTerms::bound_s() const { return load_s + std::max(longest_s, gpus_s); }
 double MakespanTerms::bound_with_cpus_s() const { return load_s + std::max({longest_s, gpus_s, cpu_jobs_s, judge_s}); }
 
@@ -342,6 +373,7 @@ std::vector<EvalTrial> plan_trials(const std::vector<EvalUnit>& units, const Tri
   add_tail(units, shape, std::move(kept), tail);
   keep_below_limit(units, shape, tail);
   trials.insert(trials.end(), tail.begin(), tail.end());
+  if (shape.once) one_piece_a_dataset(units, trials);
   return trials;
 }
 

@@ -40,6 +40,7 @@ struct TrialShape {
   double least_s = 30;  // a piece of a unit is no shorter, its own metric included
   double error = 0;     // sigma of ln(true / believed) of a unit's time: how much is left to decide later
   bool several = true;  // a trial can do several pieces
+  bool once = false;    // and at most one of a dataset: what it scores by itself is over all that it did of it
   double limit_s = std::numeric_limits<double>::infinity();  // of a trial, its start included and its load not
 };
 
@@ -56,6 +57,10 @@ std::vector<EvalTrial> plan_trials(const std::vector<EvalUnit>& units, const Tri
 void keep_below_limit(const std::vector<EvalUnit>& units, const TrialShape& shape, std::vector<EvalTrial>& trials);
 // Seconds of the shortest trial that a unit can be part of: of an item, or of all where it cannot be split.
 double shortest_trial_s(const EvalUnit& unit, const TrialShape& shape);
+
+// At most one piece of a dataset in each trial: pieces of one unit that meet in a trial become one, and units of the
+// same dataset that meet are parted.
+void one_piece_a_dataset(const std::vector<EvalUnit>& units, std::vector<EvalTrial>& trials);
 
 // The yardstick: one trial a unit, in their order.
 std::vector<EvalTrial> one_trial_a_unit(const std::vector<EvalUnit>& units);

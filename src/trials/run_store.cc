@@ -4,8 +4,9 @@
 #include <sqlite3.h>
 #include <sys/stat.h>
 
-#include <chrono>
 #include <random>
+
+#include "base/unix_time.h"
 
 namespace orrery {
 namespace {
@@ -36,8 +37,6 @@ StoreTerms terms() {
   return t;
 }
 
-double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
-
 }  // namespace
 
 Result<RunStore> RunStore::open(const std::string& path) {
@@ -48,10 +47,12 @@ Result<RunStore> RunStore::open(const std::string& path) {
 
 Result<std::optional<RunStore>> RunStore::look(const std::string& path) {
   struct stat s {};
-  if (::stat(path.c_str(), &s) != 0) return std::optional<RunStore>();
-  auto store = open(path);
+  if (::stat(path.c_str(), &s) != 0 || s.st_size == 0) return std::optional<RunStore>();
+  StoreTerms to_read = terms();
+  to_read.read_only = true;
+  auto store = Store::open(path, to_read);
   if (!store) return tl::unexpected(store.error());
-  return std::optional<RunStore>(std::move(*store));
+  return std::optional<RunStore>(RunStore(std::move(*store)));
 }
 
 std::int64_t RunStore::last_id() const { return sqlite3_last_insert_rowid(store_.get()); }
@@ -128,17 +129,6 @@ Result<std::vector<StoredPiece>> RunStore::pieces() {
   while (s.row())
     all.push_back({s.integer(0), s.integer(1), s.integer(2), s.integer(3), s.integer(4), s.text(5), s.text(6),
                    s.text(7), s.text(8), s.number(9)});
-  if (!s.ok()) return store_.trouble();
-  return all;
-}
-
-Result<std::vector<StoredSetback>> RunStore::setbacks() {
-  std::vector<StoredSetback> all;
-  Statement s(store_.get(),
-              "SELECT checkpoint, first, items, gpu, trial, counts, dataset, node, kind, why FROM setback ORDER BY id");
-  while (s.row())
-    all.push_back({s.integer(0), s.integer(1), s.integer(2), s.integer(3), s.integer(4), s.integer(5) != 0, s.text(6),
-                   s.text(7), s.text(8), s.text(9)});
   if (!s.ok()) return store_.trouble();
   return all;
 }
@@ -292,7 +282,7 @@ Status RunStore::measured(const std::string& model, const std::string& dataset, 
               "INSERT INTO prior VALUES(?1, ?2, ?3, ?4, 1, ?5) ON CONFLICT(model, dataset, what) DO UPDATE SET "
               "value = value + (?4 - value) * max(1.0 / (count + 1), 0.0625), count = count + 1, at = ?5");
   s.bind(1, std::string_view(model)).bind(2, std::string_view(dataset)).bind(3, std::string_view(what));
-  s.bind(4, value).bind(5, unix_now());
+  s.bind(4, value).bind(5, unix_seconds());
   return s.done() ? Status() : store_.trouble();
 }
 

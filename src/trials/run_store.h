@@ -37,6 +37,7 @@ struct StoredPiece {
   double ended = 0;
 };
 
+// Kept for people: whoever starts again may have mended the cause, so a coordinator begins without them.
 struct StoredSetback {
   std::int64_t checkpoint = 0, first = 0, items = 0, gpu = -1, trial = 0;
   bool counts = true;  // towards the tries
@@ -69,7 +70,6 @@ class RunStore {
   Result<std::vector<StoredCheckpoint>> checkpoints();
   Result<std::vector<StoredTrial>> trials();
   Result<std::vector<StoredPiece>> pieces();
-  Result<std::vector<StoredSetback>> setbacks();
   Result<std::vector<StoredMetric>> metrics();
   Result<std::map<std::int64_t, Scores>> scores();  // of each metric
   // (model, dataset) -> name of the mean (measured.h) -> its value

@@ -31,9 +31,9 @@ class TrialRunner {
   // Of the state, before anything is started: what jobs are named by where others may have jobs.
   virtual void name_jobs(const std::string& token) { (void)token; }
   virtual bool local() const = 0;  // copies are in this machine's memory
-  // Handles that `gone` and `stop` take, also in another process. Errors: none of them was started.
-  virtual Result<std::vector<std::string>> start(const std::vector<JobStart>& jobs) = 0;
-  // No process of the job is there and none will come.
+  // One a job: its handle, which `gone` and `stop` take, also in another process; or why it was not started.
+  virtual std::vector<Result<std::string>> start(const std::vector<JobStart>& jobs) = 0;
+  // No process of the job is there and none will come. Of a job whose handle was lost ("") its owner tells.
   virtual bool gone(const std::string& directory, const std::string& handle) = 0;
   virtual void stop(const std::string& directory, const std::string& handle) = 0;
   virtual std::string node_of(const std::string& directory) const = 0;      // where it runs or ran; "" = not known

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/number_text.h"
 #include "base/text_match.h"
@@ -32,7 +33,29 @@ Result<FoundScores> finished(FoundScores found, const std::string& where) {
     return fail("has no score" + (found.left_out.empty() ? "" : ": " + found.left_out.front()), where,
                 "an object of names and numbers");
   std::sort(found.scores.begin(), found.scores.end());
+  const auto twice = std::adjacent_find(found.scores.begin(), found.scores.end(),
+                                        [](const auto& a, const auto& b) { return a.first == b.first; });
+  if (twice != found.scores.end()) return fail("has two scores of the name " + twice->first, where);
   return found;
+}
+
+// What names begin with, of several files: each file's name, with as many of its directories as tell all files apart.
+std::vector<std::string> prefixes_of(const std::vector<std::string>& files) {
+  if (files.size() < 2) return std::vector<std::string>(files.size());
+  std::vector<std::string> all;
+  for (std::size_t depth = 0; depth < 64; ++depth) {
+    all.clear();
+    for (const std::string& file : files) {
+      const std::filesystem::path path(file);
+      std::string name = path.stem().string();
+      std::filesystem::path above = path.parent_path();
+      for (std::size_t d = 0; d < depth && above.has_filename(); ++d, above = above.parent_path())
+        name.insert(0, above.filename().string() + "/");
+      all.push_back(name + ".");
+    }
+    if (std::set<std::string>(all.begin(), all.end()).size() == all.size()) break;
+  }
+  return all;
 }
 
 }  // namespace
@@ -44,7 +67,9 @@ bool is_standard_error(const std::string& name) {
 Result<FoundScores> scores_of_files(const std::vector<std::string>& files, const std::string& at) {
   if (files.empty()) return fail("there is no file of scores", "metric", "see what it said in its log");
   FoundScores out;
-  for (const std::string& file : files) {
+  const std::vector<std::string> prefixes = prefixes_of(files);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::string& file = files[i];
     std::error_code error;
     if (std::filesystem::file_size(file, error) > kLargest || error) return fail("cannot be read", file);
     std::ifstream in(file, std::ios::binary);
@@ -55,8 +80,8 @@ Result<FoundScores> scores_of_files(const std::vector<std::string>& files, const
       Json::json_pointer pointer;
       if (at[0] != '/') return fail("not a JSON pointer: " + at, file, "begins with /");
       // Names with a slash or a tilde are escaped by whoever writes the pointer; a bad escape is no pointer.
-      for (std::size_t i = 0; i < at.size(); ++i)
-        if (at[i] == '~' && (i + 1 == at.size() || (at[i + 1] != '0' && at[i + 1] != '1')))
+      for (std::size_t k = 0; k < at.size(); ++k)
+        if (at[k] == '~' && (k + 1 == at.size() || (at[k + 1] != '0' && at[k + 1] != '1')))
           return fail("not a JSON pointer: " + at, file, "~ is written ~0");
       pointer = Json::json_pointer(at);
       if (!all.is_object() || !all.contains(pointer)) return fail("has nothing at " + at, file);
@@ -65,8 +90,7 @@ Result<FoundScores> scores_of_files(const std::vector<std::string>& files, const
       object = &all["scores"];
     }
     if (!object->is_object()) return fail("is not an object of scores", file);
-    const std::string stem = std::filesystem::path(file).stem().string();
-    add_numbers(*object, files.size() > 1 ? stem + "." : std::string(), out);
+    add_numbers(*object, prefixes[i], out);
   }
   return finished(std::move(out), files.front());
 }

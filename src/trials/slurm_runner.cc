@@ -18,7 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostElements = 500;  // of an array; Slurm's own limit is 1,001 unless it was changed
-constexpr double kLookEvery = 1;            // seconds between two questions about the same array
 
 class SlurmRunner final : public ClusterRunner {
  public:
@@ -26,16 +25,15 @@ class SlurmRunner final : public ClusterRunner {
 
   void name_jobs(const std::string& token) override { token_ = token; }
 
-  Result<std::vector<std::string>> start(const std::vector<JobStart>& jobs) override {
-    std::vector<std::string> handles(jobs.size());
+  std::vector<Result<std::string>> start(const std::vector<JobStart>& jobs) override {
+    std::vector<Result<std::string>> handles(jobs.size());
     std::map<std::pair<bool, std::string>, std::vector<std::size_t>> alike;  // on GPUs; nodes to avoid
     for (std::size_t i = 0; i < jobs.size(); ++i) alike[{jobs[i].place.gpu >= 0, excluded(jobs[i])}].push_back(i);
     for (const auto& [how, rows] : alike)
       for (std::size_t from = 0; from < rows.size(); from += kMostElements) {
         const std::size_t n = std::min(kMostElements, rows.size() - from);
         const auto token = submit(jobs, &rows[from], n, how.first, how.second);
-        if (!token) return tl::unexpected(token.error());
-        for (std::size_t k = 0; k < n; ++k) handles[rows[from + k]] = *token;
+        for (std::size_t k = 0; k < n; ++k) handles[rows[from + k]] = token;
       }
     return handles;
   }
@@ -43,7 +41,8 @@ class SlurmRunner final : public ClusterRunner {
   bool gone(const std::string& directory, const std::string& handle) override {
     const auto owner = read_owner(directory);
     if (owner && owner->revoked) return true;
-    const std::vector<slurm::Job>* rows = rows_of(handle);
+    // An array whose name was not written down in time: its element has said which job it is.
+    const std::vector<slurm::Job>* rows = rows_of(handle, slurm::JobId{owner ? owner->job : 0});
     if (rows == nullptr) return false;  // nobody answers: nothing is known
     const auto over = [](const slurm::Job& j) { return slurm::is_over(j.state) || j.state == slurm::State::unknown; };
     const bool ended = std::all_of(rows->begin(), rows->end(), [&](const slurm::Job& j) {
@@ -66,7 +65,7 @@ class SlurmRunner final : public ClusterRunner {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
       return;
     }
-    if (const std::vector<slurm::Job>* rows = rows_of(handle))
+    if (const std::vector<slurm::Job>* rows = handle.empty() ? nullptr : rows_of(handle, {}))
       for (const slurm::Job& j : *rows)
         if (j.state == slurm::State::pending) (void)slurm::cancel(j.id, terms());
   }
@@ -97,7 +96,8 @@ class SlurmRunner final : public ClusterRunner {
   }
 
  private:
-  static slurm::Terms terms() { return {.timeout_s = 30, .patience_s = 120}; }
+  // Without waiting for accounts: what they do not say yet is asked again.
+  static slurm::Terms terms() { return {.timeout_s = 30, .patience_s = 120, .settle_s = 0}; }
   static void add(const std::vector<std::string>& more, std::vector<std::string>& to) {
     to.insert(to.end(), more.begin(), more.end());
   }
@@ -128,11 +128,14 @@ class SlurmRunner final : public ClusterRunner {
     return batch.token;
   }
 
-  const std::vector<slurm::Job>* rows_of(const std::string& token) {
-    auto& [rows, at] = rows_[token];
+  // Jobs of that name; without one, that job.
+  const std::vector<slurm::Job>* rows_of(const std::string& token, slurm::JobId job) {
+    auto& [rows, at] = rows_[token.empty() ? std::to_string(static_cast<std::int64_t>(job)) : token];
     if (at != Clock::time_point{} && std::chrono::duration<double>(Clock::now() - at).count() < kLookEvery)
       return &rows;
-    auto now = slurm::jobs_named(token, terms());
+    auto now = !token.empty()          ? slurm::jobs_named(token, terms())
+               : job != slurm::JobId{} ? slurm::jobs({job}, terms())
+                                       : std::vector<slurm::Job>();
     if (!now) return nullptr;
     rows = std::move(*now);
     at = Clock::now();

@@ -1,6 +1,7 @@
 // Jobs as steps within a Slurm allocation in which this process runs: srun for each, all at the same time.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -15,12 +16,14 @@ class StepRunner final : public ClusterRunner {
  public:
   using ClusterRunner::ClusterRunner;
 
-  Result<std::vector<std::string>> start(const std::vector<JobStart>& jobs) override {
-    if (std::getenv("SLURM_JOB_ID") == nullptr)
-      return fail("this is no Slurm allocation", "[cluster] runs = \"steps\"",
-                  "within salloc or sbatch; or runs = \"slurm\"");
-    std::vector<std::string> handles;
+  std::vector<Result<std::string>> start(const std::vector<JobStart>& jobs) override {
+    std::vector<Result<std::string>> handles;
     for (const JobStart& job : jobs) {
+      if (std::getenv("SLURM_JOB_ID") == nullptr) {
+        handles.push_back(fail("this is no Slurm allocation", "[cluster] runs = \"steps\"",
+                               "within salloc or sbatch; or runs = \"slurm\""));
+        continue;
+      }
       const bool on_gpu = job.place.gpu >= 0;
       const std::vector<std::string>& own = options_of(on_gpu);
       std::vector<std::string> argv = {"srun", "--ntasks=1", "--nodes=1", "--exact"};
@@ -28,9 +31,7 @@ class StepRunner final : public ClusterRunner {
       if (const std::string avoid = excluded(job); !avoid.empty()) argv.push_back("--exclude=" + avoid);
       argv.insert(argv.end(), own.begin(), own.end());
       argv.insert(argv.end(), {program_, "evals", "job", job.directory});
-      auto child = begin(std::move(argv), job.directory);
-      if (!child) return tl::unexpected(child.error());
-      handles.push_back(identity(*child));
+      handles.push_back(begin(std::move(argv), job.directory).map(identity));
     }
     return handles;
   }
@@ -40,6 +41,7 @@ class StepRunner final : public ClusterRunner {
     if (owner && owner->revoked) return true;
     const Child srun = child_of(handle);
     if (srun.pid > 0 && !poll_child(srun) && is_alive(srun)) return false;
+    if (srun.pid <= 0 && owner && step_runs(directory, *owner)) return false;
     if (!over_for_long(directory)) return false;
     if (!owner) return revoke_job(directory);
     cancel(*owner);  // srun is dead: its step must be as well
@@ -73,10 +75,24 @@ class StepRunner final : public ClusterRunner {
     terms.errors.assign(1, '=');
     return start_child(terms);
   }
+  // Of a step whose srun nobody knows; also where nobody answers.
+  bool step_runs(const std::string& directory, const JobOwner& owner) {
+    const Clock::time_point now = Clock::now();
+    auto& [runs, at] = steps_[directory];
+    if (at != Clock::time_point{} && std::chrono::duration<double>(now - at).count() < kLookEvery) return runs;
+    const auto steps = slurm::steps(slurm::JobId{owner.job}, {.timeout_s = 30, .patience_s = 0});
+    const std::string id = fmt::format("{}.{}", owner.job, owner.step);
+    runs = !steps || std::any_of(steps->begin(), steps->end(), [&](const slurm::Step& s) { return s.id == id; });
+    at = Clock::now();
+    if (runs) over_since_.erase(directory);
+    return runs;
+  }
   static void cancel(const JobOwner& owner) {
     if (owner.job == 0 || owner.step.empty()) return;
     (void)run_captured({"scancel", fmt::format("{}.{}", owner.job, owner.step)}, {.timeout_s = 30});
   }
+
+  std::map<std::string, std::pair<bool, Clock::time_point>> steps_;  // by the job's directory
 };
 
 }  // namespace

@@ -99,7 +99,18 @@ std::string too_long(const std::vector<std::string>& words) {
                           : "";
 }
 
-Result<std::string> fill_word(const std::string& word, const CommandWords& words) {
+namespace {
+
+std::string as_itself(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '*' || c == '?' || c == '[' || c == ']' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+Result<std::string> fill(const std::string& word, const CommandWords& words, bool pattern) {
   std::string out;
   for (std::size_t i = 0; i < word.size();) {
     const std::size_t end = word[i] == '{' ? word.find('}', i) : std::string::npos;
@@ -110,10 +121,18 @@ Result<std::string> fill_word(const std::string& word, const CommandWords& words
     }
     const auto value = value_of(inside, words);
     if (!value) return value;
-    out += *value;
+    const bool said = (inside == "results" || inside == "task") && *value != words.pieces.front().dataset;
+    out += pattern && !said ? as_itself(*value) : *value;
     i = end + 1;
   }
   return out;
+}
+
+}  // namespace
+
+Result<std::string> fill_word(const std::string& word, const CommandWords& words) { return fill(word, words, false); }
+Result<std::string> fill_pattern(const std::string& pattern, const CommandWords& words) {
+  return fill(pattern, words, true);
 }
 
 Result<std::vector<std::string>> fill_words(const std::vector<std::string>& argv, const CommandWords& words) {

@@ -30,6 +30,9 @@ struct CommandWords {
 // placeholder; one that stands for one piece where there are several.
 Result<std::vector<std::string>> fill_words(const std::vector<std::string>& argv, const CommandWords& words);
 Result<std::string> fill_word(const std::string& word, const CommandWords& words);
+// Of a pattern of file names: what is filled in stands for itself, save {task} and {results}, which may be patterns
+// where the configuration says so.
+Result<std::string> fill_pattern(const std::string& pattern, const CommandWords& words);
 
 // Why the kernel would not take these words, "" = it does. Linux takes 128 KiB in a word, the zero at its end included;
 // all words together are kept below 1 MiB (its limit is a quarter of the stack's, 2 MiB as a rule, the environment
