@@ -169,6 +169,21 @@ TEST(BenchMatrix, ASpecificationComesBackAsItsRun) {
   EXPECT_NE(hash_of(spec_of(longer, run)), hash_of(spec_of(c, run)));
 }
 
+std::string launch_variable(const RunLaunch& l) {
+  std::string value;
+  for (const auto& [name, of] : l.environment)
+    if (name == kLaunchVariable) value = of;
+  return value;
+}
+
+// Whatever a job that this program runs in left in the environment.
+TEST(BenchMatrix, AWorkerIsToldThatItStartsItsRanks) {
+  const BenchConfig c = parsed(
+      "[[matrix]]\ntask = \"pretrain\"\nmodel = \"tiny\"\n"
+      "framework = [\"pytorch\", \"fsdp\", \"deepspeed\", \"megatron\"]\n");
+  for (const BenchRun& run : expand(c).runs) EXPECT_EQ(launch_variable(launch_of(c, run, {}, "/d", "/w").value()), "one");
+}
+
 TEST(BenchMatrix, PlaceholdersOfACommand) {
   const auto f = fill_in({"--b={batch}", "{{x}}", "plain"}, {{"batch", "4"}});
   ASSERT_TRUE(f);
@@ -190,6 +205,7 @@ techniques = { R = ["--recompute", "full"] }
   const auto l = launch_of(c, expand(c).runs.front(), {.batch = 3, .steps = 1}, "/d", "/w");
   ASSERT_TRUE(l);
   EXPECT_EQ(l->argv, (std::vector<std::string>{"prog", "-n", "2", "--recompute", "full", "-o/d"}));
+  EXPECT_EQ(launch_variable(*l), "");  // what the program does with its ranks is its own
   BenchConfig without = c;
   without.commands[0].technique_words.clear();
   EXPECT_NE(launch_of(without, expand(c).runs.front(), {}, "/d", "/w").error().line().find("technique R"),
@@ -294,6 +310,20 @@ TEST(BenchEstimate, TechniquesAreTheEstimatesOwn) {
   EXPECT_EQ(z.zero, 3);
   EXPECT_EQ(z.offload, Offload::all);
   EXPECT_EQ(z.attention, AttentionKind::flash);
+}
+
+TEST(BenchEstimate, MegatronShardsTheOptimizerAndFusesAttentionWhereAsked) {
+  BenchConfig c = parsed(
+      "[bench]\nplatform = \"a800-8x\"\n[[matrix]]\ntask = \"pretrain\"\nmodel = \"llama-2-7b\"\n"
+      "framework = \"megatron\"\ntechniques = [\"\", \"F\"]\ngpus = [1, 8]\n");
+  auto e = RunEstimator::of(c);
+  ASSERT_TRUE(e);
+  const auto runs = expand(c).runs;
+  const RunEstimate alone = e->estimate_of(runs[0]), eight = e->estimate_of(runs[1]), fused = e->estimate_of(runs[3]);
+  EXPECT_FALSE(alone.fits);
+  EXPECT_TRUE(eight.fits) << eight.memory_gib;
+  EXPECT_LT(eight.memory_gib, alone.memory_gib - 12 * 7 * 6.7 / 8 * 0.9);  // 12 bytes a parameter, 7 of 8 elsewhere
+  EXPECT_LT(fused.step_ms, eight.step_ms);
 }
 
 TEST(BenchEstimate, LargerThanTheGpuDoesNotFitAndTheLargestBatchDoes) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "bench/analysis.h"
+#include "bench/machine.h"
 #include "bench/measure.h"
 #include "bench/sweep.h"
 #include "bench/worker_lines.h"
@@ -33,7 +34,8 @@ TEST(BenchLines, StepsMemoryAndWhatElseAWorkerSays) {
       "{\"orrery_bench\": \"step\", \"step\": 2, \"ms\": 11}\n"
       "{\"orrery_bench\": \"memory\", \"rank\": 0, \"device_peak_bytes\": 5, \"host_peak_bytes\": 100, "
       "\"host_base_bytes\": 30}\n"
-      "{\"orrery_bench\": \"memory\", \"rank\": 1, \"device_peak_bytes\": 7, \"host_peak_bytes\": 50}\n"
+      "{\"orrery_bench\": \"memory\", \"rank\": 1, \"device_peak_bytes\": 7, \"device_used_bytes\": 9, "
+      "\"host_peak_bytes\": 50}\n"
       "{\"orrery_bench\": \"step\", \"ms\": -1}\n"
       "{\"orrery_bench\": \"step\", \"ms\": \"x\"}\n"
       "{\"orrery_bench\": \"step\", \"ms\": 1\n"
@@ -44,11 +46,11 @@ TEST(BenchLines, StepsMemoryAndWhatElseAWorkerSays) {
   EXPECT_EQ(r.steps[0].cpu_ms, 9);
   EXPECT_FALSE(r.steps[1].cpu_ms);
   EXPECT_EQ(r.device_peak_bytes, 7);  // of the fullest rank
+  EXPECT_EQ(r.device_used_bytes, 9);
   EXPECT_EQ(r.host_peak_bytes, 150);  // of all together
   EXPECT_EQ(r.host_base_bytes, 30);
   EXPECT_EQ(r.environment, "{\"torch\":\"9\"}");
   EXPECT_EQ(r.bad_lines, 3);
-  EXPECT_TRUE(r.done);
 }
 
 TEST(BenchLines, WhatCannotBeIsDroppedAndCounted) {
@@ -136,6 +138,25 @@ TEST(BenchSearch, FindsTheLargestThatFits) {
   BatchSearch all{.first = 5, .limit = 12};
   while (const std::int64_t b = all.next()) all.tried(b, true);
   EXPECT_EQ(all.fits, 12);
+}
+
+TEST(BenchMachine, DevicesThatARunSees) {
+  using All = std::vector<std::size_t>;
+  const std::vector<std::string> uuids = {"GPU-aa11", "GPU-bb22", "GPU-bc33"};
+  EXPECT_EQ(visible_devices(nullptr, uuids), (All{0, 1, 2}));
+  EXPECT_EQ(visible_devices("", uuids), All{});
+  EXPECT_EQ(visible_devices("2,0", uuids), (All{2, 0}));
+  EXPECT_EQ(visible_devices(" 1 , GPU-bc", uuids), (All{1, 2}));
+  EXPECT_EQ(visible_devices("1,7,0", uuids), All{1});  // what is not there ends it
+  EXPECT_EQ(visible_devices("-1", uuids), All{});
+  EXPECT_EQ(visible_devices("MIG-aa11", uuids), All{});
+}
+
+TEST(BenchMachine, ACounterThatRanOverIsLeftOut) {
+  EXPECT_EQ(joules_between({1e6, 2e6}, {4e6, 2e6}), 3);
+  EXPECT_FALSE(joules_between({1e6, 2e6}, {4e6, 1e6}));
+  EXPECT_FALSE(joules_between({1e6}, {4e6, 1e6}));
+  EXPECT_FALSE(joules_between({}, {}));
 }
 
 RunRow row_of(const std::string& run, double ms, double sd = 0.1, RunKind kind = RunKind::run) {

@@ -125,6 +125,41 @@ TEST(CliBenchSettings, ACommandStartsInTheDirectoryOfTheFile) {
   }
 }
 
+// GPU 0 is another's (30 GiB, 300 W): a run that does not use it has none of that.
+TEST(CliBenchSettings, MemoryAndPowerAreOfTheDevicesThatARunSees) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  const std::string library = (fs::path(ORRERY_BINARY).parent_path() / "libfake_nvml.so").string();
+  const auto measured = [&](const std::string& bench, const std::string& memory, const std::string& visible) {
+    write_text(dir / "train.sh", "echo '{\"orrery_bench\": " + memory + "}'\nfor i in 1 2; do echo '{\"orrery_bench\": "
+               "\"step\", \"ms\": 5}'; done\n");
+    write_text(config, "[bench]\nwarmup_steps = 0\nsteps = 2\n" + bench +
+                           "[[matrix]]\ntask = \"pretrain\"\nmodel = \"tiny\"\nframework = [\"mine\", \"trainer\"]\n"
+                           "seq_length = 8\n" + kTiny + "gated_mlp = false\nrms_norm = false\n"
+                           "[commands.mine]\nargv = [\"sh\", \"train.sh\"]\n");
+    const Json d = document(shell("ORRERY_NVML=" + library + " " + visible + " \"$orrery\" bench run '" + config +
+                                  "' --json --quiet --repeat"));
+    for (const Json& r : d["runs"]) {
+      EXPECT_EQ(r["state"], "done") << r;
+      if (r["framework"] != "trainer") continue;
+      EXPECT_TRUE(r["device_memory_gib"].is_null()) << r;
+      EXPECT_TRUE(r["device_power_w"].is_null()) << r;
+    }
+    return std::pair(d["runs"][0]["device_memory_gib"], d["runs"][0]["device_power_w"]);
+  };
+  using Both = std::pair<Json, Json>;
+  const std::string none = "\"ready\"", other = "CUDA_VISIBLE_DEVICES=1";
+  EXPECT_EQ(measured("", none, ""), (Both{30.0, 300.0}));  // a command may use what it sees
+  EXPECT_EQ(measured("", none, other), (Both{5.0, 50.0}));
+  EXPECT_EQ(measured("environment = { CUDA_VISIBLE_DEVICES = \"GPU-1\" }\n", none, ""), (Both{5.0, 50.0}));
+  EXPECT_EQ(measured("device = \"cpu\"\n", none, ""), (Both{nullptr, nullptr}));
+  EXPECT_EQ(measured("", "\"environment\", \"device\": \"cpu\"", ""), (Both{nullptr, nullptr}));
+  // What the worker knows exactly: a sample may miss the peak, and sees other processes.
+  EXPECT_EQ(measured("", "\"memory\", \"device_peak_bytes\": 8589934592", other), (Both{8.0, 50.0}));
+  EXPECT_EQ(measured("", "\"memory\", \"device_peak_bytes\": 1073741824, \"device_used_bytes\": 2147483648", other),
+            (Both{2.0, 50.0}));
+}
+
 // Children with a session of their own: one ends with its run, one with a run that its limit ends.
 TEST(CliBenchSettings, NothingOfARunOutlivesIt) {
   const TempDir dir;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -81,14 +82,40 @@ class Local final : public Execution {
   std::string directory_;
 };
 
-void set_power(const MachineSamples& s, const WorkerReport& r, RunRow& row) {
+// Those of the machine's devices that a run may use: what others draw and hold is not its own.
+std::vector<std::size_t> devices_of(const BenchConfig& config, const BenchRun& run, const RunLaunch& launch,
+                                    const DeviceLibrary* library) {
+  const auto& options = config.operator_options;
+  const bool operators_on_gpu = std::any_of(options.begin(), options.end(),
+                                            [](const std::string& w) { return w.find("cuda") != std::string::npos; });
+  if (library == nullptr || config.device == "cpu" || run.framework == BenchFramework::trainer ||
+      (run.framework == BenchFramework::orrery && !operators_on_gpu))
+    return {};
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT: nothing sets it
+  for (const auto& [name, value] : launch.environment)
+    if (name == "CUDA_VISIBLE_DEVICES") visible = value.c_str();
+  std::vector<std::string> uuids;
+  for (std::size_t i = 0; i < library->count(); ++i) uuids.push_back(library->uuid(i));
+  std::vector<std::size_t> devices = visible_devices(visible, uuids);
+  devices.resize(std::min(devices.size(), static_cast<std::size_t>(run.gpus)));
+  return devices;
+}
+
+std::optional<double> larger(std::optional<double> a, std::optional<double> b) {
+  return a && b ? std::max(*a, *b) : a ? a : b;
+}
+
+void set_power(MachineSamples s, const WorkerReport& r, RunRow& row) {
+  if (r.on_host) s.device_peak_bytes = s.device_watts = s.device_mhz = std::nullopt;
   row.device_power_w = r.power_w ? r.power_w : s.device_watts;
   row.host_power_w = s.host_watts;
   row.device_mhz = s.device_mhz;
   row.host_mhz = s.host_mhz;
   const auto gib = [](std::optional<double> bytes) { return bytes ? std::optional(*bytes / kGib) : std::nullopt; };
-  // The device's own count has what the allocator does not: contexts and libraries.
-  row.device_memory_gib = gib(s.device_peak_bytes ? s.device_peak_bytes : r.device_peak_bytes);
+  // The device's own count has what the allocator does not: contexts and libraries. Samples of it may miss the peak,
+  // and begin before the steps do: they stand where no worker told its device's count.
+  row.device_memory_gib =
+      gib(larger(r.device_peak_bytes, r.device_used_bytes ? r.device_used_bytes : s.device_peak_bytes));
   row.device_allocated_gib = gib(r.device_allocated_bytes);
   row.host_memory_gib = gib(r.host_peak_bytes ? r.host_peak_bytes : s.host_peak_bytes);
   row.host_base_gib = r.host_peak_bytes ? gib(r.host_base_bytes) : std::nullopt;
@@ -221,7 +248,7 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
   }
 
   {
-    Sampler sampler(execution->child(), terms.devices, static_cast<std::size_t>(run.gpus));
+    Sampler sampler(execution->child(), terms.devices, devices_of(config, run, *launch, terms.devices));
     auto ran = Clock::now(), spoke = ran;
     sampler.sample();    // a run may be over before the next
     double sampled = 0;  // when
