@@ -7,6 +7,7 @@
 #include "bench/launch.h"
 #include "bench/matrix.h"
 #include "bench/order.h"
+#include "bench/plan_runs.h"
 #include "bench/run_estimate.h"
 
 namespace orrery {
@@ -169,6 +170,73 @@ TEST(BenchMatrix, ASpecificationComesBackAsItsRun) {
   EXPECT_NE(hash_of(spec_of(longer, run)), hash_of(spec_of(c, run)));
 }
 
+TEST(BenchMatrix, ASpecificationHasAllThatMakesTheRun) {
+  const BenchConfig c = parsed(R"(
+[[matrix]]
+task = "pretrain"
+framework = "mine"
+model = "tiny"
+techniques = ["R", "F"]
+[[matrix]]
+task = "operators"
+[commands.mine]
+argv = ["prog", "{technique_words}"]
+step_ms = 'took ([0-9.]+)'
+techniques = { R = ["-r"], F = ["-f"] }
+)");
+  const auto runs = expand(c).runs;
+  ASSERT_EQ(runs.size(), 3u);
+  BenchConfig words = c, pattern = c, options = c;
+  words.commands[0].technique_words[0].second = {"--recompute"};
+  pattern.commands[0].step_ms = "time: ([0-9.]+)";
+  options.operator_options = {"--budget", "9"};
+  const auto differ = [&](const BenchConfig& other) {
+    std::vector<std::string> all;
+    for (const BenchRun& r : runs)
+      if (spec_of(c, r) != spec_of(other, r)) all.push_back(r.techniques_text() + r.id().substr(0, 3));
+    return all;
+  };
+  using All = std::vector<std::string>;
+  const std::string changed = words.commands[0].technique_words[0].first;
+  EXPECT_EQ(differ(words), All{changed + "pre"});  // no other run has these words
+  EXPECT_EQ(differ(pattern), (All{"Rpre", "Fpre"}));
+  EXPECT_EQ(differ(options), All{"ope"});
+}
+
+RunRow took(const BenchRun& run, double seconds) {
+  RunRow r;
+  r.run = run.id();
+  r.state = RunState::done;
+  r.seconds = seconds;
+  return r;
+}
+
+TEST(BenchMatrix, CommandsAndOperatorsTakeAsLongAsTheyDid) {
+  const BenchConfig c = parsed(R"(
+[[matrix]]
+task = ["pretrain", "inference"]
+framework = ["mine", "other"]
+model = "tiny"
+[[matrix]]
+task = "operators"
+gpus = [1, 2]
+[commands.mine]
+argv = ["prog"]
+[commands.other]
+argv = ["prog"]
+)");
+  const auto runs = expand(c).runs;
+  ASSERT_EQ(runs.size(), 6u);
+  const std::vector<RunRow> rows = {took(runs[0], 600), took(runs[4], 30)};
+  std::vector<double> seconds;
+  RunEstimate none;
+  none.unknown = "not known";
+  for (const BenchRun& r : runs) seconds.push_back(seconds_of(c, r, none, pace_of(rows, r)));
+  EXPECT_EQ(seconds, (std::vector<double>{600, 60, 600, 60, 30, 30}));
+  const std::vector<RunRow> both = {took(runs[0], 600), took(runs[2], 5)};
+  EXPECT_EQ(pace_of(both, runs[2]).unknown_s, 5);  // its own task is known
+}
+
 std::string launch_variable(const RunLaunch& l) {
   std::string value;
   for (const auto& [name, of] : l.environment)
@@ -181,7 +249,8 @@ TEST(BenchMatrix, AWorkerIsToldThatItStartsItsRanks) {
   const BenchConfig c = parsed(
       "[[matrix]]\ntask = \"pretrain\"\nmodel = \"tiny\"\n"
       "framework = [\"pytorch\", \"fsdp\", \"deepspeed\", \"megatron\"]\n");
-  for (const BenchRun& run : expand(c).runs) EXPECT_EQ(launch_variable(launch_of(c, run, {}, "/d", "/w").value()), "one");
+  for (const BenchRun& run : expand(c).runs)
+    EXPECT_EQ(launch_variable(launch_of(c, run, {}, "/d", "/w").value()), "one");
 }
 
 TEST(BenchMatrix, PlaceholdersOfACommand) {

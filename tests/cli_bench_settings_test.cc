@@ -24,12 +24,14 @@ std::string matrix(const std::string& axes, const std::string& command, const st
          kTiny + "[commands.mine]\nstep_ms = 'took ([0-9.]+)'\n" + command;
 }
 
-// The command starts this program again, through others where there is a limit of memory.
+// The command starts this program again, through others where there is a limit of memory. It says nothing for longer
+// than the limit of silence, which is not meant for it.
 TEST(CliBenchSettings, OperatorsUnderALimitOfMemory) {
   const TempDir dir;
   const std::string config = dir / "m.toml";
   write_text(config,
-             "[bench]\nmemory_limit_gib = 8\noperator_options = [\"--sizes\", \"tiny\", \"--budget\", \"0.5\", "
+             "[bench]\nmemory_limit_gib = 8\nsilence_limit_s = 1\n"
+             "operator_options = [\"--sizes\", \"tiny\", \"--budget\", \"2\", "
              "\"--only\", \"copy\", \"--dtypes\", \"fp32\", \"--threads\", \"1\"]\n[[matrix]]\ntask = \"operators\"\n");
   const Json d = document(orrery("bench run '" + config + "' --json --quiet"));
   ASSERT_EQ(d["runs"].size(), 1u);
@@ -131,11 +133,14 @@ TEST(CliBenchSettings, MemoryAndPowerAreOfTheDevicesThatARunSees) {
   const std::string config = dir / "m.toml";
   const std::string library = (fs::path(ORRERY_BINARY).parent_path() / "libfake_nvml.so").string();
   const auto measured = [&](const std::string& bench, const std::string& memory, const std::string& visible) {
-    write_text(dir / "train.sh", "echo '{\"orrery_bench\": " + memory + "}'\nfor i in 1 2; do echo '{\"orrery_bench\": "
-               "\"step\", \"ms\": 5}'; done\n");
+    write_text(dir / "train.sh", "echo '{\"orrery_bench\": " + memory +
+                                     "}'\nfor i in 1 2; do echo '{\"orrery_bench\": "
+                                     "\"step\", \"ms\": 5}'; done\n");
     write_text(config, "[bench]\nwarmup_steps = 0\nsteps = 2\n" + bench +
                            "[[matrix]]\ntask = \"pretrain\"\nmodel = \"tiny\"\nframework = [\"mine\", \"trainer\"]\n"
-                           "seq_length = 8\n" + kTiny + "gated_mlp = false\nrms_norm = false\n"
+                           "seq_length = 8\n" +
+                           kTiny +
+                           "gated_mlp = false\nrms_norm = false\n"
                            "[commands.mine]\nargv = [\"sh\", \"train.sh\"]\n");
     const Json d = document(shell("ORRERY_NVML=" + library + " " + visible + " \"$orrery\" bench run '" + config +
                                   "' --json --quiet --repeat"));

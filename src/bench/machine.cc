@@ -197,9 +197,9 @@ std::vector<std::size_t> visible_devices(const char* variable, const std::vector
     std::int64_t number = -1;
     std::size_t found = uuids.size();
     if (word.rfind("GPU-", 0) == 0) {
-      found = static_cast<std::size_t>(std::find_if(uuids.begin(), uuids.end(),
-                                                    [&](const std::string& u) { return u.rfind(word, 0) == 0; }) -
-                                       uuids.begin());
+      found = static_cast<std::size_t>(
+          std::find_if(uuids.begin(), uuids.end(), [&](const std::string& u) { return u.rfind(word, 0) == 0; }) -
+          uuids.begin());
     } else if (read_int(word, number) == NumberState::ok && number >= 0) {
       found = static_cast<std::size_t>(number);
     }

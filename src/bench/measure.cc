@@ -15,6 +15,7 @@
 #include "base/json_text.h"
 #include "base/median.h"
 #include "base/output.h"
+#include "bench/plan_runs.h"
 #include "bench/run_estimate.h"
 #include "costs/operator_table.h"
 #include "processes/find.h"
@@ -274,7 +275,8 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
         spoke = Clock::now();
       }
       if (since(ran) >= config.time_limit_s) ending.out_of_time = true;
-      if (since(spoke) >= config.silence_limit_s) ending.hung = true;
+      // This tool's own operators say nothing before they are all measured, within a budget of their own.
+      if (run.task != BenchTask::operators && since(spoke) >= config.silence_limit_s) ending.hung = true;
       if (ending.out_of_time || ending.hung) {
         ending.exit = execution->poll();
         execution->stop();
@@ -333,17 +335,21 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
                             quote_for_people(report.first_bad, 100));
     r.reason += (r.reason.empty() ? "" : "; ") + m.dropped;
   }
-  // What is neither a warm-up nor a measured step nor the trace: starting, and ending.
+  // What is neither a warm-up nor a measured step nor one of the trace: starting, and ending. A plan counts steps the
+  // same way.
   double steps_s = 0;
   for (const MeasuredStep& s : report.steps) steps_s += s.ms / 1e3;
   if (!report.steps.empty()) {
     const double each = steps_s / static_cast<double>(report.steps.size());
-    r.startup_s = std::max(0.0, r.seconds - each * static_cast<double>(as.warmup_steps + as.steps));
+    r.startup_s = std::max(0.0, r.seconds - each * counted_steps(run, as));
   }
   m.steps = report.steps;
   m.environment = environment_json(terms.devices, report.environment);
   r.after_s = since(after);
-  if (const Status ok = store.finish(r, m.steps, m.environment); !ok) return tl::unexpected(ok.error());
+  std::vector<OperatorRate> rates;
+  if (r.state == RunState::done && run.task == BenchTask::operators)
+    rates = rates_of(r.directory + "/" + kOperatorsFile);
+  if (const Status ok = store.finish(r, m.steps, m.environment, rates); !ok) return tl::unexpected(ok.error());
 
   // The row stands: a trace that cannot be read costs nothing of it.
   const auto reading = Clock::now();
@@ -355,9 +361,6 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
     const Status ok = store.add_shares(r.id, r.traced, shares ? *shares : std::vector<ShareRow>(), since(reading));
     if (!ok) return tl::unexpected(ok.error());
   }
-  if (r.state == RunState::done && run.task == BenchTask::operators)
-    if (const Status ok = store.add_operators(r.id, rates_of(r.directory + "/" + kOperatorsFile)); !ok)
-      return tl::unexpected(ok.error());
   r.after_s += since(reading);
   return m;
 }

@@ -63,8 +63,8 @@ bool take(const Json& j, WorkerReport& r) {
     std::optional<double> peak, allocated, used, host, base;
     if (!may_say(j, "device_peak_bytes", kMostBytes, peak) ||
         !may_say(j, "device_allocated_bytes", kMostBytes, allocated) ||
-        !may_say(j, "device_used_bytes", kMostBytes, used) ||
-        !may_say(j, "host_peak_bytes", kMostBytes, host) || !may_say(j, "host_base_bytes", kMostBytes, base))
+        !may_say(j, "device_used_bytes", kMostBytes, used) || !may_say(j, "host_peak_bytes", kMostBytes, host) ||
+        !may_say(j, "host_base_bytes", kMostBytes, base))
       return false;
     larger(r.device_peak_bytes, peak);
     larger(r.device_allocated_bytes, allocated);
