@@ -307,6 +307,27 @@ TEST(CliBench, TracesBecomeShares) {
   EXPECT_EQ(d["modules"].size(), trace["modules"].size());
 }
 
+// Asked with a PyTorch of nearly nothing: the worker only looks at its environment.
+TEST(CliBench, AWorkersRankIsWhatItsOwnLauncherSays) {
+  if (shell("python3 --version").status != 0) GTEST_SKIP() << "no Python here";
+  const TempDir dir;
+  fs::create_directories(dir.path / "torch");
+  write_text(dir / "torch/__init__.py",
+             "class Module: pass\nclass nn: Module = Module\nfloat32 = bfloat16 = float16 = None\n"
+             "def no_grad(): return lambda f: f\n");
+  write_text(dir / "torch/distributed.py", "");
+  const auto rank = [&](const std::string& environment) {
+    const Outcome o = shell("PYTHONDONTWRITEBYTECODE=1 PYTHONPATH='" + dir.path.string() + "':src/bench/workers " +
+                            environment + " python3 -c 'import torch_worker; print(torch_worker.given_rank())'");
+    return o.out + o.err;
+  };
+  EXPECT_EQ(rank("RANK=2"), "2\n");  // torchrun
+  EXPECT_EQ(rank("SLURM_PROCID=3 ORRERY_BENCH_LAUNCH=srun RANK=0"), "3\n");
+  EXPECT_EQ(rank("SLURM_PROCID=0 ORRERY_BENCH_LAUNCH= RANK=1"), "1\n");  // of those that a worker started
+  EXPECT_EQ(rank("SLURM_PROCID=0 ORRERY_BENCH_LAUNCH=one RANK=0"), "None\n");
+  EXPECT_EQ(rank("X=1"), "None\n");
+}
+
 // A Python that has PyTorch; "" = none here.
 std::string python_with_torch() {
   for (const char* python : {"python3", "/usr/bin/python3"})

@@ -28,8 +28,8 @@ struct RunLaunch {
   bool one_a_rank = false;  // under Slurm each rank is started, else one program that starts its ranks itself
 };
 
-// Tells a worker whether it is "one" program that starts its ranks itself, or one of "ranks": variables of a rank in
-// the environment may be those of a job that this program itself runs in.
+// Tells a worker whether it is the "one" program that starts its ranks itself, or a rank by "srun": other variables of
+// a rank in the environment may be those of what this program itself runs in.
 inline constexpr const char* kLaunchVariable = "ORRERY_BENCH_LAUNCH";
 
 // JSON that tells a run and how it is measured from every other.

@@ -2,9 +2,9 @@
 
     python torch_worker.py SPEC.json
 
-Started once it starts its ranks itself; under srun or torchrun it is the rank that they say. ORRERY_BENCH_LAUNCH says
-which of both it is ("one", "ranks"): a job of Slurm that `orrery bench` itself runs in leaves the variables of a rank as
-well. Nothing is downloaded: weights and tokens are random.
+Started once it starts its ranks itself; under srun or torchrun it is the rank that they say. ORRERY_BENCH_LAUNCH is "one"
+or "srun" where `orrery bench` started it: what that itself runs in leaves variables of a rank as well. Nothing is
+downloaded: weights and tokens are random.
 """
 import contextlib
 import gc
@@ -48,7 +48,7 @@ def start_ranks(spec_path, world):
     port = free_port()
     ranks = []
     for rank in range(world):
-        env = dict(os.environ, ORRERY_BENCH_LAUNCH="ranks", RANK=str(rank), LOCAL_RANK=str(rank),
+        env = dict(os.environ, ORRERY_BENCH_LAUNCH="", RANK=str(rank), LOCAL_RANK=str(rank),
                    WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
         ranks.append(subprocess.Popen([sys.executable, sys.argv[0], spec_path], env=env, preexec_fn=die_with_parent))
     status = 0
@@ -70,11 +70,10 @@ def first_of(names):
     return next((int(os.environ[n]) for n in names if os.environ.get(n)), None)
 
 
-def given_rank():
+def given_rank(names=("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")):
     """The rank that a launcher made this process; None: it is to start its ranks itself."""
-    if os.environ.get("ORRERY_BENCH_LAUNCH") == "one":
-        return None
-    return first_of(["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"])
+    launch = os.environ.get("ORRERY_BENCH_LAUNCH")
+    return None if launch == "one" else first_of([n for n in names if launch != "srun" or n.startswith("SLURM")])
 
 
 class Place:
@@ -83,7 +82,7 @@ class Place:
     def __init__(self, spec):
         self.world = spec["gpus"]
         self.rank = given_rank() if self.world > 1 else 0
-        local = first_of(["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"]) if self.world > 1 else 0
+        local = given_rank(("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")) if self.world > 1 else 0
         wanted = spec.get("device", "auto")
         self.cuda = wanted != "cpu" and torch.cuda.is_available()
         if wanted == "cuda" and not self.cuda:
