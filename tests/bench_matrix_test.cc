@@ -7,6 +7,7 @@
 #include "bench/launch.h"
 #include "bench/matrix.h"
 #include "bench/order.h"
+#include "bench/plan_runs.h"
 #include "bench/run_estimate.h"
 
 namespace orrery {
@@ -169,6 +170,89 @@ TEST(BenchMatrix, ASpecificationComesBackAsItsRun) {
   EXPECT_NE(hash_of(spec_of(longer, run)), hash_of(spec_of(c, run)));
 }
 
+TEST(BenchMatrix, ASpecificationHasAllThatMakesTheRun) {
+  const BenchConfig c = parsed(R"(
+[[matrix]]
+task = "pretrain"
+framework = "mine"
+model = "tiny"
+techniques = ["R", "F"]
+[[matrix]]
+task = "operators"
+[commands.mine]
+argv = ["prog", "{technique_words}"]
+step_ms = 'took ([0-9.]+)'
+techniques = { R = ["-r"], F = ["-f"] }
+)");
+  const auto runs = expand(c).runs;
+  ASSERT_EQ(runs.size(), 3u);
+  BenchConfig words = c, pattern = c, options = c;
+  words.commands[0].technique_words[0].second = {"--recompute"};
+  pattern.commands[0].step_ms = "time: ([0-9.]+)";
+  options.operator_options = {"--budget", "9"};
+  const auto differ = [&](const BenchConfig& other) {
+    std::vector<std::string> all;
+    for (const BenchRun& r : runs)
+      if (spec_of(c, r) != spec_of(other, r)) all.push_back(r.techniques_text() + r.id().substr(0, 3));
+    return all;
+  };
+  using All = std::vector<std::string>;
+  const std::string changed = words.commands[0].technique_words[0].first;
+  EXPECT_EQ(differ(words), All{changed + "pre"});  // no other run has these words
+  EXPECT_EQ(differ(pattern), (All{"Rpre", "Fpre"}));
+  EXPECT_EQ(differ(options), All{"ope"});
+}
+
+RunRow took(const BenchRun& run, double seconds) {
+  RunRow r;
+  r.run = run.id();
+  r.state = RunState::done;
+  r.seconds = seconds;
+  return r;
+}
+
+TEST(BenchMatrix, CommandsAndOperatorsTakeAsLongAsTheyDid) {
+  const BenchConfig c = parsed(R"(
+[[matrix]]
+task = ["pretrain", "inference"]
+framework = ["mine", "other"]
+model = "tiny"
+[[matrix]]
+task = "operators"
+gpus = [1, 2]
+[commands.mine]
+argv = ["prog"]
+[commands.other]
+argv = ["prog"]
+)");
+  const auto runs = expand(c).runs;
+  ASSERT_EQ(runs.size(), 6u);
+  const std::vector<RunRow> rows = {took(runs[0], 600), took(runs[4], 30)};
+  std::vector<double> seconds;
+  RunEstimate none;
+  none.unknown = "not known";
+  for (const BenchRun& r : runs) seconds.push_back(seconds_of(c, r, none, pace_of(rows, r)));
+  EXPECT_EQ(seconds, (std::vector<double>{600, 60, 600, 60, 30, 30}));
+  const std::vector<RunRow> both = {took(runs[0], 600), took(runs[2], 5)};
+  EXPECT_EQ(pace_of(both, runs[2]).unknown_s, 5);  // its own task is known
+}
+
+std::string launch_variable(const RunLaunch& l) {
+  std::string value;
+  for (const auto& [name, of] : l.environment)
+    if (name == kLaunchVariable) value = of;
+  return value;
+}
+
+// Whatever a job that this program runs in left in the environment.
+TEST(BenchMatrix, AWorkerIsToldThatItStartsItsRanks) {
+  const BenchConfig c = parsed(
+      "[[matrix]]\ntask = \"pretrain\"\nmodel = \"tiny\"\n"
+      "framework = [\"pytorch\", \"fsdp\", \"deepspeed\", \"megatron\"]\n");
+  for (const BenchRun& run : expand(c).runs)
+    EXPECT_EQ(launch_variable(launch_of(c, run, {}, "/d", "/w").value()), "one");
+}
+
 TEST(BenchMatrix, PlaceholdersOfACommand) {
   const auto f = fill_in({"--b={batch}", "{{x}}", "plain"}, {{"batch", "4"}});
   ASSERT_TRUE(f);
@@ -190,6 +274,7 @@ techniques = { R = ["--recompute", "full"] }
   const auto l = launch_of(c, expand(c).runs.front(), {.batch = 3, .steps = 1}, "/d", "/w");
   ASSERT_TRUE(l);
   EXPECT_EQ(l->argv, (std::vector<std::string>{"prog", "-n", "2", "--recompute", "full", "-o/d"}));
+  EXPECT_EQ(launch_variable(*l), "");  // what the program does with its ranks is its own
   BenchConfig without = c;
   without.commands[0].technique_words.clear();
   EXPECT_NE(launch_of(without, expand(c).runs.front(), {}, "/d", "/w").error().line().find("technique R"),
@@ -294,6 +379,20 @@ TEST(BenchEstimate, TechniquesAreTheEstimatesOwn) {
   EXPECT_EQ(z.zero, 3);
   EXPECT_EQ(z.offload, Offload::all);
   EXPECT_EQ(z.attention, AttentionKind::flash);
+}
+
+TEST(BenchEstimate, MegatronShardsTheOptimizerAndFusesAttentionWhereAsked) {
+  BenchConfig c = parsed(
+      "[bench]\nplatform = \"a800-8x\"\n[[matrix]]\ntask = \"pretrain\"\nmodel = \"llama-2-7b\"\n"
+      "framework = \"megatron\"\ntechniques = [\"\", \"F\"]\ngpus = [1, 8]\n");
+  auto e = RunEstimator::of(c);
+  ASSERT_TRUE(e);
+  const auto runs = expand(c).runs;
+  const RunEstimate alone = e->estimate_of(runs[0]), eight = e->estimate_of(runs[1]), fused = e->estimate_of(runs[3]);
+  EXPECT_FALSE(alone.fits);
+  EXPECT_TRUE(eight.fits) << eight.memory_gib;
+  EXPECT_LT(eight.memory_gib, alone.memory_gib - 12 * 7 * 6.7 / 8 * 0.9);  // 12 bytes a parameter, 7 of 8 elsewhere
+  EXPECT_LT(fused.step_ms, eight.step_ms);
 }
 
 TEST(BenchEstimate, LargerThanTheGpuDoesNotFitAndTheLargestBatchDoes) {

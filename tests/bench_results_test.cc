@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "bench/analysis.h"
+#include "bench/machine.h"
 #include "bench/measure.h"
 #include "bench/sweep.h"
 #include "bench/worker_lines.h"
@@ -33,7 +34,8 @@ TEST(BenchLines, StepsMemoryAndWhatElseAWorkerSays) {
       "{\"orrery_bench\": \"step\", \"step\": 2, \"ms\": 11}\n"
       "{\"orrery_bench\": \"memory\", \"rank\": 0, \"device_peak_bytes\": 5, \"host_peak_bytes\": 100, "
       "\"host_base_bytes\": 30}\n"
-      "{\"orrery_bench\": \"memory\", \"rank\": 1, \"device_peak_bytes\": 7, \"host_peak_bytes\": 50}\n"
+      "{\"orrery_bench\": \"memory\", \"rank\": 1, \"device_peak_bytes\": 7, \"device_used_bytes\": 9, "
+      "\"host_peak_bytes\": 50}\n"
       "{\"orrery_bench\": \"step\", \"ms\": -1}\n"
       "{\"orrery_bench\": \"step\", \"ms\": \"x\"}\n"
       "{\"orrery_bench\": \"step\", \"ms\": 1\n"
@@ -44,11 +46,11 @@ TEST(BenchLines, StepsMemoryAndWhatElseAWorkerSays) {
   EXPECT_EQ(r.steps[0].cpu_ms, 9);
   EXPECT_FALSE(r.steps[1].cpu_ms);
   EXPECT_EQ(r.device_peak_bytes, 7);  // of the fullest rank
+  EXPECT_EQ(r.device_used_bytes, 9);
   EXPECT_EQ(r.host_peak_bytes, 150);  // of all together
   EXPECT_EQ(r.host_base_bytes, 30);
   EXPECT_EQ(r.environment, "{\"torch\":\"9\"}");
   EXPECT_EQ(r.bad_lines, 3);
-  EXPECT_TRUE(r.done);
 }
 
 TEST(BenchLines, WhatCannotBeIsDroppedAndCounted) {
@@ -138,6 +140,25 @@ TEST(BenchSearch, FindsTheLargestThatFits) {
   EXPECT_EQ(all.fits, 12);
 }
 
+TEST(BenchMachine, DevicesThatARunSees) {
+  using All = std::vector<std::size_t>;
+  const std::vector<std::string> uuids = {"GPU-aa11", "GPU-bb22", "GPU-bc33"};
+  EXPECT_EQ(visible_devices(nullptr, uuids), (All{0, 1, 2}));
+  EXPECT_EQ(visible_devices("", uuids), All{});
+  EXPECT_EQ(visible_devices("2,0", uuids), (All{2, 0}));
+  EXPECT_EQ(visible_devices(" 1 , GPU-bc", uuids), (All{1, 2}));
+  EXPECT_EQ(visible_devices("1,7,0", uuids), All{1});  // what is not there ends it
+  EXPECT_EQ(visible_devices("-1", uuids), All{});
+  EXPECT_EQ(visible_devices("MIG-aa11", uuids), All{});
+}
+
+TEST(BenchMachine, ACounterThatRanOverIsLeftOut) {
+  EXPECT_EQ(joules_between({1e6, 2e6}, {4e6, 2e6}), 3);
+  EXPECT_FALSE(joules_between({1e6, 2e6}, {4e6, 1e6}));
+  EXPECT_FALSE(joules_between({1e6}, {4e6, 1e6}));
+  EXPECT_FALSE(joules_between({}, {}));
+}
+
 RunRow row_of(const std::string& run, double ms, double sd = 0.1, RunKind kind = RunKind::run) {
   RunRow r;
   r.run = run;
@@ -165,7 +186,7 @@ TEST(BenchStore, WhatIsFinishedComesBack) {
   r.step_ms = times_of({1, 2, 6});
   r.device_power_w = 300;
   r.traced = 1;
-  ASSERT_TRUE(store->finish(r, {{0, 1, 0.5}, {1, 2, {}}, {2, 6, {}}}, "{\"x\":1}"));
+  ASSERT_TRUE(store->finish(r, {{0, 1, 0.5}, {1, 2, {}}, {2, 6, {}}}, "{\"x\":1}", {{"copy", "1 MiB", 7}}));
   ASSERT_TRUE(store->add_shares(*id, 1, {{"phase", "forward", "", 1, 2, 30}}));
   const auto rows = store->rows();
   ASSERT_TRUE(rows);
@@ -181,8 +202,29 @@ TEST(BenchStore, WhatIsFinishedComesBack) {
   EXPECT_EQ(back.environment, 1);
   EXPECT_EQ(store->steps(*id)->size(), 3u);
   EXPECT_EQ(store->shares()->front().second.pct, 30);
+  EXPECT_EQ(store->operators()->front().second.us, 7);
   EXPECT_EQ(store->environments()->front().second, "{\"x\":1}");
   EXPECT_FALSE(ResultStore::open(dir.path + "/none.db", false));
+}
+
+// The runner was killed before it said that a batch of its search failed after all.
+TEST(BenchStore, ALargestBatchThatFailedIsNoResult) {
+  const Directory dir;
+  auto store = ResultStore::open(dir.path + "/s.db", true);
+  ASSERT_TRUE(store) << store.error().line();
+  for (const std::int64_t asked : {0, 6}) {
+    BenchRun run;
+    run.batch = asked;
+    RunRow r;
+    r.run = run.id(), r.spec = spec_of({}, run), r.hash = hash_of(r.spec), r.directory = "d", r.host = "n", r.batch = 6;
+    r.id = store->begin(r).value();
+    r.state = RunState::out_of_memory;
+    ASSERT_TRUE(store->finish(r, {}, ""));
+  }
+  ASSERT_TRUE(settle_interrupted({}, *store));
+  const auto rows = store->rows().value();
+  EXPECT_EQ(rows[0].state, RunState::interrupted);
+  EXPECT_EQ(rows[1].state, RunState::out_of_memory);  // this batch was asked for
 }
 
 TEST(BenchLock, OneRunnerAtATime) {
@@ -205,7 +247,7 @@ TEST(BenchAnalysis, SlowerBeyondTheNoise) {
   std::vector<RunRow> now = {row_of("a", 102, 1), row_of("b", 104, 1), row_of("c", 90, 1), row_of("d", 1),
                              row_of("e", 110, 40)};
   now[3].state = RunState::crashed;
-  const auto c = compare(before, now);
+  const auto c = compare({before}, {now});
   ASSERT_EQ(c.size(), 6u);
   EXPECT_EQ(c[0].change, Change::same);
   EXPECT_EQ(c[1].change, Change::slower);
@@ -218,11 +260,32 @@ TEST(BenchAnalysis, SlowerBeyondTheNoise) {
   EXPECT_NEAR(c[1].change_pct, 4, 1e-9);
 }
 
+TEST(BenchAnalysis, OperatorsAreComparedOneByOne) {
+  RunRow run;
+  run.id = 1, run.run = "operators/g1", run.state = RunState::done;
+  StoredResults before{{run}, {{1, {"copy", "1 MiB", 10}}, {1, {"gemm", "64", 4}}, {1, {"add", "1 MiB", 3}}}}, now;
+  run.id = 7;
+  now = {{run}, {{6, {"copy", "1 MiB", 99}}, {7, {"copy", "1 MiB", 20}}, {7, {"gemm", "64", 4.2}}}};
+  auto c = compare(before, now);
+  ASSERT_EQ(c.size(), 4u);
+  EXPECT_EQ(c[0].change, Change::same);  // the run itself
+  EXPECT_EQ(c[1].operation, "add");
+  EXPECT_TRUE(c[1].is_gone());
+  EXPECT_EQ(c[2].operation, "copy");
+  EXPECT_EQ(c[2].change, Change::slower);
+  EXPECT_NEAR(c[2].change_pct, 100, 1e-9);
+  EXPECT_EQ(c[3].change, Change::same);  // 5 %
+  now.rows[0].state = RunState::crashed;
+  EXPECT_EQ(compare(before, now)[0].change, Change::fails_now);
+  EXPECT_EQ(compare(now, before)[0].change, Change::works_now);
+  EXPECT_TRUE(compare(before, {})[0].is_gone());
+}
+
 TEST(BenchAnalysis, ANoisyMachineAllowsMore) {
   std::vector<RunRow> before = {row_of("a", 100), row_of("r", 100)}, now = {row_of("a", 110), row_of("r", 100)};
-  EXPECT_EQ(compare(before, now)[0].change, Change::slower);
+  EXPECT_EQ(compare({before}, {now})[0].change, Change::slower);
   for (const double ms : {90.0, 110.0}) now.push_back(row_of("r", ms, 0.1, RunKind::reference));
-  EXPECT_EQ(compare(before, now)[0].change, Change::same);  // the reference varies by 10 %
+  EXPECT_EQ(compare({before}, {now})[0].change, Change::same);  // the reference varies by 10 %
 }
 
 TEST(BenchAnalysis, TheNewestResultCounts) {

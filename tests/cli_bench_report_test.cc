@@ -183,6 +183,37 @@ TEST(CliBenchReport, LeavesNothingBehindAndForgetsNothing) {
   EXPECT_NE(o.out.find("gone (5)"), std::string::npos) << o.out;
 }
 
+// What was measured with other steps is no result of the run that the matrix names now.
+TEST(CliBenchReport, ResultsOfAnotherSpecificationDoNotCount) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  const auto with_words = [&](const std::string& ms) {
+    write_text(config, matrix("seq_length = [8, 9]\ntechniques = [\"\", \"F\"]\n",
+                              "[\"sh\", \"-c\", \"for i in 1 2 3; do echo took ${{1:-5}}; done\", \"x\", "
+                              "\"{technique_words}\"]\ntechniques = { F = [\"" +
+                                  ms + "\"] }"));
+  };
+  const auto states = [&](const std::string& command) {
+    const Json d = document(orrery("bench " + command + " '" + config + "' --json --quiet"));
+    std::map<std::string, int> all;
+    for (const Json& r : d["runs"]) ++all[r["techniques"].get<std::string>() + " " + r["state"].get<std::string>()];
+    for (const Json& n : d["notes"])
+      if (n["name"] == "measured-otherwise") all["otherwise"] = n["count"];
+    return all;
+  };
+  using All = std::map<std::string, int>;
+  with_words("7");
+  EXPECT_EQ(states("run"), (All{{"none done", 2}, {"F done", 2}}));
+  with_words("9");
+  for (const char* const command : {"plan", "report"})
+    EXPECT_EQ(states(command), (All{{"none done", 2}, {"F planned", 2}, {"otherwise", 2}})) << command;
+  const Json d = document(orrery("bench run '" + config + "' --json --quiet"));
+  EXPECT_EQ(d["ran"], 2);
+  for (const Json& r : d["runs"]) EXPECT_EQ(r["step_ms"]["median"], r["techniques"] == "F" ? 9 : 5) << r;
+  with_words("7");  // those of before are there still
+  EXPECT_EQ(states("report"), (All{{"none done", 2}, {"F done", 2}}));
+}
+
 // R takes 14 ms a step where none takes 10, but one of the steps of none took 100: R is the slower one.
 TEST(CliBenchReport, OneSlowStepDoesNotTurnTheAnswer) {
   const TempDir dir;

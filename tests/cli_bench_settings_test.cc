@@ -24,12 +24,14 @@ std::string matrix(const std::string& axes, const std::string& command, const st
          kTiny + "[commands.mine]\nstep_ms = 'took ([0-9.]+)'\n" + command;
 }
 
-// The command starts this program again, through others where there is a limit of memory.
+// The command starts this program again, through others where there is a limit of memory. It says nothing for longer
+// than the limit of silence, which is not meant for it.
 TEST(CliBenchSettings, OperatorsUnderALimitOfMemory) {
   const TempDir dir;
   const std::string config = dir / "m.toml";
   write_text(config,
-             "[bench]\nmemory_limit_gib = 8\noperator_options = [\"--sizes\", \"tiny\", \"--budget\", \"0.5\", "
+             "[bench]\nmemory_limit_gib = 8\nsilence_limit_s = 0.1\n"
+             "operator_options = [\"--sizes\", \"tiny\", \"--budget\", \"0.5\", "
              "\"--only\", \"copy\", \"--dtypes\", \"fp32\", \"--threads\", \"1\"]\n[[matrix]]\ntask = \"operators\"\n");
   const Json d = document(orrery("bench run '" + config + "' --json --quiet"));
   ASSERT_EQ(d["runs"].size(), 1u);
@@ -123,6 +125,45 @@ TEST(CliBenchSettings, ACommandStartsInTheDirectoryOfTheFile) {
     EXPECT_EQ(r["step_ms"]["median"], r["seq_length"]);
     EXPECT_TRUE(fs::exists(r["directory"].get<std::string>() + "/checkpoint"));
   }
+}
+
+// GPU 0 is another's (30 GiB, 300 W): a run that does not use it has none of that.
+TEST(CliBenchSettings, MemoryAndPowerAreOfTheDevicesThatARunSees) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  const std::string library = (fs::path(ORRERY_BINARY).parent_path() / "libfake_nvml.so").string();
+  const auto measured = [&](const std::string& bench, const std::string& memory, const std::string& visible,
+                            const std::string& runs = "mine") {
+    write_text(dir / "train.sh", "echo '{\"orrery_bench\": " + memory +
+                                     "}'\nfor i in 1 2; do echo '{\"orrery_bench\": "
+                                     "\"step\", \"ms\": 5}'; done\n");
+    write_text(config, "[bench]\nwarmup_steps = 0\nsteps = 2\n" + bench +
+                           "[[matrix]]\ntask = \"pretrain\"\nmodel = \"tiny\"\nframework = [\"mine\", \"trainer\"]\n"
+                           "seq_length = 8\n" +
+                           kTiny +
+                           "gated_mlp = false\nrms_norm = false\n"
+                           "[commands.mine]\nargv = [\"sh\", \"train.sh\"]\n");
+    const Json d = document(shell("ORRERY_NVML=" + library + " CUDA_VISIBLE_DEVICES=" + visible +
+                                  " \"$orrery\" bench run '" + config + "' --json --quiet --repeat --runs " + runs));
+    for (const Json& r : d["runs"]) {
+      EXPECT_EQ(r["state"], "done") << r;
+      if (r["framework"] != "trainer") continue;
+      EXPECT_TRUE(r["device_memory_gib"].is_null()) << r;
+      EXPECT_TRUE(r["device_power_w"].is_null()) << r;
+    }
+    return std::pair(d["runs"][0]["device_memory_gib"], d["runs"][0]["device_power_w"]);
+  };
+  using Both = std::pair<Json, Json>;
+  const std::string none = "\"ready\"", both = "0,1", other = "1";
+  EXPECT_EQ(measured("", none, both, "tiny"), (Both{30.0, 300.0}));  // a command may use what it sees
+  EXPECT_EQ(measured("", none, other), (Both{5.0, 50.0}));
+  EXPECT_EQ(measured("environment = { CUDA_VISIBLE_DEVICES = \"GPU-1\" }\n", none, both), (Both{5.0, 50.0}));
+  EXPECT_EQ(measured("device = \"cpu\"\n", none, both), (Both{nullptr, nullptr}));
+  EXPECT_EQ(measured("", "\"environment\", \"device\": \"cpu\"", both), (Both{nullptr, nullptr}));
+  // What the worker knows exactly: a sample may miss the peak, and sees other processes.
+  EXPECT_EQ(measured("", "\"memory\", \"device_peak_bytes\": 8589934592", other), (Both{8.0, 50.0}));
+  EXPECT_EQ(measured("", "\"memory\", \"device_peak_bytes\": 1073741824, \"device_used_bytes\": 2147483648", other),
+            (Both{2.0, 50.0}));
 }
 
 // Children with a session of their own: one ends with its run, one with a run that its limit ends.

@@ -307,6 +307,27 @@ TEST(CliBench, TracesBecomeShares) {
   EXPECT_EQ(d["modules"].size(), trace["modules"].size());
 }
 
+// Asked with a PyTorch of nearly nothing: the worker only looks at its environment.
+TEST(CliBench, AWorkersRankIsWhatItsOwnLauncherSays) {
+  if (shell("python3 --version").status != 0) GTEST_SKIP() << "no Python here";
+  const TempDir dir;
+  fs::create_directories(dir.path / "torch");
+  write_text(dir / "torch/__init__.py",
+             "class Module: pass\nclass nn: Module = Module\nfloat32 = bfloat16 = float16 = None\n"
+             "def no_grad(): return lambda f: f\n");
+  write_text(dir / "torch/distributed.py", "");
+  const auto rank = [&](const std::string& environment) {
+    const Outcome o = shell("PYTHONDONTWRITEBYTECODE=1 PYTHONPATH='" + dir.path.string() + "':src/bench/workers " +
+                            environment + " python3 -c 'import torch_worker; print(torch_worker.given_rank())'");
+    return o.out + o.err;
+  };
+  EXPECT_EQ(rank("RANK=2"), "2\n");  // torchrun
+  EXPECT_EQ(rank("SLURM_PROCID=3 ORRERY_BENCH_LAUNCH=srun RANK=0"), "3\n");
+  EXPECT_EQ(rank("SLURM_PROCID=0 ORRERY_BENCH_LAUNCH= RANK=1"), "1\n");  // of those that a worker started
+  EXPECT_EQ(rank("SLURM_PROCID=0 ORRERY_BENCH_LAUNCH=one RANK=0"), "None\n");
+  EXPECT_EQ(rank("X=1"), "None\n");
+}
+
 // A Python that has PyTorch; "" = none here.
 std::string python_with_torch() {
   for (const char* python : {"python3", "/usr/bin/python3"})
@@ -322,19 +343,20 @@ TEST(CliBench, PyTorchWorkersTrainFineTuneAndGenerate) {
   const std::string axes = "model = \"tiny\"\nseq_length = 8\n";
   write_text(config,
              "[bench]\npython = \"" + python +
-                 "\"\nwarmup_steps = 1\nsteps = 2\ntrace_steps = 1\ndevice = \"cpu\"\nthreads = 1\nlora_rank = 4\n"
+                 "\"\nwarmup_steps = 1\nsteps = 2\ntrace_steps = 2\ndevice = \"cpu\"\nthreads = 1\nlora_rank = 4\n"
                  "prompt_tokens = 3\noutput_tokens = 4\nreference_every = 0\n"
                  "[[matrix]]\ntask = \"pretrain\"\nprecision = \"fp32\"\n" +
                  axes + "[[matrix]]\ntask = \"pretrain\"\ntechniques = \"R\"\ngpus = 2\n" + axes +
-                 "[[matrix]]\ntask = \"finetune\"\ntechniques = [\"L\", \"P\"]\n" + axes +
+                 "[[matrix]]\ntask = \"finetune\"\ntechniques = [\"L\", \"P\", \"R+Q\"]\n" + axes +
                  "[[matrix]]\ntask = \"inference\"\nprecision = \"fp32\"\n" + axes +
                  "[[matrix]]\ntask = \"pretrain\"\nframework = \"deepspeed\"\n" + axes + kTrainersTiny);
-  const Outcome o = orrery("bench run '" + config + "' --json --quiet");
+  // As it were in a job of Slurm, which makes no rank of a worker that starts its own.
+  const Outcome o = shell("SLURM_PROCID=0 RANK=0 WORLD_SIZE=2 \"$orrery\" bench run '" + config + "' --json --quiet");
   EXPECT_EQ(o.status, 0) << o.err;
   const auto runs = by_id(document(o));
-  ASSERT_EQ(runs.size(), 6u);
+  ASSERT_EQ(runs.size(), 7u);
   for (const auto& [id, r] : runs) {
-    if (id.find("deepspeed") != std::string::npos) {
+    if (id.find("deepspeed") != std::string::npos || id.find("R+Q") != std::string::npos) {  // further packages
       EXPECT_TRUE(r["state"] == "missing-package" || r["state"] == "done") << r;
       continue;
     }
@@ -360,6 +382,10 @@ TEST(CliBench, PyTorchWorkersTrainFineTuneAndGenerate) {
   for (const char* phase : {"forward", "backward", "optimizer"}) EXPECT_GT(phases[phase], 1) << phase;
   for (const Json& m : d["modules"]) modules.insert(m["name"].get<std::string>());
   for (const char* module : {"qkv", "mlp up", "mlp down", "lm head"}) EXPECT_EQ(modules.count(module), 1u) << module;
+  const Json plain = runs.at("pretrain/tiny/none/b1/s8/g1/fp32/pytorch");
+  // Shares are of a step, not of all that was traced.
+  EXPECT_NE(read_file(plain["directory"].get<std::string>() + "/traces/rank-0.json").find("ProfilerStep#1"),
+            std::string::npos);
 }
 
 TEST(CliBench, TheStudysMatrixIsPlanned) {

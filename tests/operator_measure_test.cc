@@ -171,6 +171,19 @@ TEST(MeasureOperators, AWrongResultIsNotTimed) {
   EXPECT_NE(all.error().line().find("wrong result of a sum"), std::string::npos);
 }
 
+// most() says 0 where a rank is gone: what could not be done here is not taken for done then.
+TEST(MeasureOperators, ARankThatIsGoneEndsItAlsoWhereThisOneCannotDoIt) {
+  struct Gone final : Lockstep {
+    double most(double mine) override { return mine == 1 ? 0 : mine; }
+  } gone;
+  MadeDevice device;
+  const auto all = measure_operators(device, plan_operators(plan_terms()), terms_of(device, 1), gone);
+  ASSERT_FALSE(all);
+  EXPECT_NE(all.error().line().find("another rank is gone"), std::string::npos) << all.error().line();
+  device.wrong = true;
+  EXPECT_FALSE(measure_operators(device, plan_operators(plan_terms()), terms_of(device, 1), gone));
+}
+
 TEST(MeasureOperators, AFailureWhileTimedEndsIt) {
   MadeDevice device;
   device.fails = true;

@@ -10,11 +10,17 @@
 namespace orrery {
 namespace {
 
-constexpr double kLeastDrift = 0.05, kLeastChange = 0.03, kTimesNoise = 3, kNoisy = 0.2;
+constexpr double kLeastDrift = 0.05, kLeastChange = 0.03, kLeastOperatorChange = 0.1, kTimesNoise = 3, kNoisy = 0.2;
 
 std::optional<double> error_of(double estimated, double measured) {
   if (!(measured > 0) || !(estimated > 0)) return std::nullopt;
   return 100 * (estimated / measured - 1);
+}
+
+void judge_change(double change, double allowed, ComparedRun& c) {
+  c.change_pct = 100 * change;
+  c.allowed_pct = 100 * allowed;
+  c.change = change > allowed ? Change::slower : change < -allowed ? Change::faster : Change::same;
 }
 
 }  // namespace
@@ -49,27 +55,27 @@ std::vector<RunRow> newest(const std::vector<RunRow>& rows) {
 
 std::vector<BenchEntry> entries_of(const RunPlan& plan, const std::vector<RunRow>& rows, RunEstimator& estimator) {
   std::vector<BenchEntry> out;
-  std::unordered_map<std::string, RunRow> results;
+  std::unordered_map<std::string, RunRow> results;     // the newest of each id
+  std::unordered_map<std::string, const RunRow*> own;  // the newest of each specification
   std::unordered_map<std::string, std::int64_t> attempts;
   for (const RunRow& r : newest(rows)) results.emplace(r.run, r);
-  for (const RunRow& r : rows)
-    if (r.kind == RunKind::run && is_result(r.state)) ++attempts[r.run];
-  const auto with_result = [&](BenchEntry& e) {
-    const std::string id = e.run.id();
-    const auto found = results.find(id);
-    if (found == results.end()) return;
-    e.row = found->second;
-    e.state = name_of(e.row->state);
-    e.reason = e.row->reason;
-    e.attempts = attempts[id];
-    e.fitted = estimator.fitted_to(id);
+  for (const RunRow& r : rows) {
+    if (r.kind != RunKind::run || !is_result(r.state)) continue;
+    own[r.hash] = &r;
+    ++attempts[r.hash];
+  }
+  const auto with_result = [&](BenchEntry& e, const RunRow& r) {
+    e.row = r;
+    e.state = name_of(r.state);
+    e.reason = r.reason;
+    e.attempts = attempts[r.hash];
+    e.fitted = estimator.fitted_to(r.run);
     // Of the largest batch the one that was found is what is compared.
     if (e.run.batch == 0 && e.row->batch > 0) {
       BenchRun at = e.run;
       at.batch = e.row->batch;
       e.estimate = estimator.estimate_of(at);
     }
-    results.erase(found);
   };
   for (std::size_t i = 0; i < plan.runs.size(); ++i) {
     const PlannedRun& p = plan.runs[i];
@@ -81,7 +87,10 @@ std::vector<BenchEntry> entries_of(const RunPlan& plan, const std::vector<RunRow
     e.seconds = p.seconds;
     const auto place = std::find(plan.order.begin(), plan.order.end(), i);
     if (place != plan.order.end()) e.place = place - plan.order.begin() + 1;
-    with_result(e);
+    const auto found = own.find(p.hash);
+    if (found != own.end()) with_result(e, *found->second);
+    const bool known = results.erase(e.run.id()) > 0;
+    e.otherwise = known && !e.row && p.state != PlanState::refused;
     if (!e.row && p.state == PlanState::not_chosen) continue;
     out.push_back(std::move(e));
   }
@@ -94,7 +103,7 @@ std::vector<BenchEntry> entries_of(const RunPlan& plan, const std::vector<RunRow
     BenchEntry e;
     e.run = std::move(*run);
     e.estimate = estimator.estimate_of(e.run);
-    with_result(e);
+    with_result(e, results.at(id));
     out.push_back(std::move(e));
   }
   return out;
@@ -135,9 +144,37 @@ std::string_view name_of(Change c) {
   return kNames[static_cast<std::size_t>(c)];
 }
 
-std::vector<ComparedRun> compare(const std::vector<RunRow>& before, const std::vector<RunRow>& now) {
-  const std::vector<RunRow> old_rows = newest(before), new_rows = newest(now);
-  const double noise = std::hypot(noise_of(before).noise, noise_of(now).noise);
+namespace {
+
+// Operators of two runs that both ended well.
+void compare_operators(const StoredResults& before, const RunRow& o, const StoredResults& now, const RunRow& n,
+                       double noise, std::vector<ComparedRun>& out) {
+  std::map<std::pair<std::string, std::string>, std::pair<std::optional<double>, std::optional<double>>> times;  // us
+  for (const auto& [id, rate] : before.operators)
+    if (id == o.id) times[{rate.operation, rate.shape}].first = rate.us;
+  for (const auto& [id, rate] : now.operators)
+    if (id == n.id) times[{rate.operation, rate.shape}].second = rate.us;
+  for (const auto& [name, us] : times) {
+    const auto ms = [](std::optional<double> x) { return x && *x > 0 ? std::optional(*x / 1e3) : std::nullopt; };
+    ComparedRun c;
+    c.run = n.run, c.operation = name.first, c.shape = name.second;
+    c.old_ms = ms(us.first), c.new_ms = ms(us.second);
+    if (!c.old_ms && !c.new_ms) continue;
+    c.worked = c.old_ms.has_value();
+    if (c.old_ms && c.new_ms) {
+      judge_change(*c.new_ms / *c.old_ms - 1, std::max(kLeastOperatorChange, kTimesNoise * noise), c);
+    } else {
+      c.change = c.old_ms ? Change::only_old : Change::only_new;
+    }
+    out.push_back(std::move(c));
+  }
+}
+
+}  // namespace
+
+std::vector<ComparedRun> compare(const StoredResults& before, const StoredResults& now) {
+  const std::vector<RunRow> old_rows = newest(before.rows), new_rows = newest(now.rows);
+  const double noise = std::hypot(noise_of(before.rows).noise, noise_of(now.rows).noise);
   std::vector<ComparedRun> out;
   std::size_t a = 0, b = 0;
   while (a < old_rows.size() || b < new_rows.size()) {
@@ -147,31 +184,26 @@ std::vector<ComparedRun> compare(const std::vector<RunRow>& before, const std::v
     c.run = in_old ? old_rows[a].run : new_rows[b].run;
     const RunRow* o = in_old ? &old_rows[a++] : nullptr;
     const RunRow* n = in_new ? &new_rows[b++] : nullptr;
-    const auto worked = [](const RunRow* r) {
-      return r != nullptr && r->state == RunState::done && r->step_ms.count > 0 && r->step_ms.median > 0;
-    };
-    if (worked(o)) c.old_ms = o->step_ms.median;
-    if (worked(n)) c.new_ms = n->step_ms.median;
+    const auto worked = [](const RunRow* r) { return r != nullptr && r->state == RunState::done; };
+    c.worked = worked(o);
+    if (c.worked && o->step_ms.median > 0) c.old_ms = o->step_ms.median;
+    if (worked(n) && n->step_ms.median > 0) c.new_ms = n->step_ms.median;
     if (o == nullptr) {
       c.change = Change::only_new;
     } else if (n == nullptr) {
       c.change = Change::only_old;
-    } else if (c.old_ms && !c.new_ms) {
-      c.change = Change::fails_now;
-    } else if (!c.old_ms && c.new_ms) {
-      c.change = Change::works_now;
+    } else if (c.worked != worked(n)) {
+      c.change = c.worked ? Change::fails_now : Change::works_now;
     } else if (c.old_ms && c.new_ms) {
       // Runs of the largest batch are compared by what a token takes.
       const double work =
           o->batch > 0 && n->batch > 0 ? static_cast<double>(n->batch) / static_cast<double>(o->batch) : 1;
       const double change = *c.new_ms / *c.old_ms / work - 1;
       const double spread = std::hypot(spread_of_median(o->step_ms), spread_of_median(n->step_ms));
-      const double allowed = std::max({kLeastChange, kTimesNoise * spread, kTimesNoise * noise});
-      c.change_pct = 100 * change;
-      c.allowed_pct = 100 * allowed;
-      c.change = change > allowed ? Change::slower : change < -allowed ? Change::faster : Change::same;
+      judge_change(change, std::max({kLeastChange, kTimesNoise * spread, kTimesNoise * noise}), c);
     }
     out.push_back(std::move(c));
+    if (worked(o) && worked(n)) compare_operators(before, *o, now, *n, noise, out);
   }
   return out;
 }

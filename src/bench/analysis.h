@@ -3,6 +3,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/plan_runs.h"
@@ -14,7 +15,8 @@ struct BenchEntry {
   BenchRun run;
   RunEstimate estimate;
   std::string state, reason;  // of the newest result; else of the plan
-  std::optional<RunRow> row;  // the newest result
+  std::optional<RunRow> row;  // the newest result of this specification
+  bool otherwise = false;     // there are but results of another specification (steps, a command's words)
   std::int64_t attempts = 0;
   bool fitted = false;     // the estimate was fitted to it
   double seconds = 0;      // that it will take
@@ -50,13 +52,20 @@ std::string_view name_of(Change c);
 struct ComparedRun {
   std::string run;
   Change change = Change::same;
-  std::optional<double> old_ms{}, new_ms{};                                          // medians
-  double change_pct = 0, allowed_pct = 0;                                            // what counts: beyond the noise
-  bool is_gone() const { return change == Change::only_old && old_ms.has_value(); }  // it worked there
+  std::string operation{}, shape{};          // "" = the run itself; else one of its operators
+  std::optional<double> old_ms{}, new_ms{};  // medians; none of a run of operators, whose times are theirs
+  double change_pct = 0, allowed_pct = 0;    // what counts: beyond the noise
+  bool worked = false;                       // in the older store
+  bool is_gone() const { return change == Change::only_old && worked; }
 };
-// By id. A change counts when it is beyond 3 %, beyond three times what both medians vary, and beyond three times the
-// noise of both stores' references.
-std::vector<ComparedRun> compare(const std::vector<RunRow>& before, const std::vector<RunRow>& now);
+struct StoredResults {
+  std::vector<RunRow> rows{};
+  std::vector<std::pair<std::int64_t, OperatorRate>> operators{};  // by RunRow::id
+};
+// By id, and after a run of operators those by operation and shape. A change counts when it is beyond 3 % (of an
+// operator 10 %: how much it varies is not stored), beyond three times what both medians vary, and beyond three times
+// the noise of both stores' references.
+std::vector<ComparedRun> compare(const StoredResults& before, const StoredResults& now);
 
 // Newest result of each id among runs of the matrix, by id.
 std::vector<RunRow> newest(const std::vector<RunRow>& rows);

@@ -159,7 +159,12 @@ std::string spec_of(const BenchConfig& c, const BenchRun& r) {
   if (r.framework == BenchFramework::command) {
     const BenchCommand* k = command_named(c, r.command);
     j["command"] = {{"name", r.command}, {"argv", k->argv}, {"environment", k->environment}};
+    for (const auto& [letter, words] : k->technique_words)
+      if (r.techniques.has(letter)) j["command"]["technique_words"][letter] = words;
+    if (k->reports == BenchCommand::Reports::log) j["command"]["reports"] = "log";
+    if (!k->step_ms.empty()) j["command"]["step_ms"] = k->step_ms;
   }
+  if (r.task == BenchTask::operators && !c.operator_options.empty()) j["operator_options"] = c.operator_options;
   if (!c.environment.empty()) j["environment"] = c.environment;
   return j.dump();
 }
@@ -257,20 +262,20 @@ Result<RunLaunch> launch_of(const BenchConfig& c, const BenchRun& r, const Measu
   l.environment.emplace_back(kRunVariable, directory);
   l.environment.emplace_back("PYTHONUNBUFFERED", "1");
   const std::string spec_path = directory + "/spec.json";
+  const auto worker = [&](const char* script) {
+    l.argv = {c.python, workers + "/" + script, spec_path};
+    l.one_a_rank = true;
+    l.environment.emplace_back(kLaunchVariable, "one");
+    return std::move(l);
+  };
   switch (r.framework) {
     case BenchFramework::pytorch:
     case BenchFramework::fsdp:
-      l.argv = {c.python, workers + "/torch_worker.py", spec_path};
-      l.one_a_rank = true;
-      return l;
+      return worker("torch_worker.py");
     case BenchFramework::deepspeed:
-      l.argv = {c.python, workers + "/deepspeed_worker.py", spec_path};
-      l.one_a_rank = true;
-      return l;
+      return worker("deepspeed_worker.py");
     case BenchFramework::megatron:
-      l.argv = {c.python, workers + "/megatron_worker.py", spec_path};
-      l.one_a_rank = true;
-      return l;
+      return worker("megatron_worker.py");
     case BenchFramework::trainer: {
       auto words = trainer_words(c, r, as);
       if (!words) return tl::unexpected(words.error());

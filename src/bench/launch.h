@@ -28,6 +28,10 @@ struct RunLaunch {
   bool one_a_rank = false;  // under Slurm each rank is started, else one program that starts its ranks itself
 };
 
+// Tells a worker whether it is the "one" program that starts its ranks itself, or a rank by "srun": other variables of
+// a rank in the environment may be those of what this program itself runs in.
+inline constexpr const char* kLaunchVariable = "ORRERY_BENCH_LAUNCH";
+
 // JSON that tells a run and how it is measured from every other.
 std::string spec_of(const BenchConfig& config, const BenchRun& run);
 std::string hash_of(const std::string& spec);  // 16 hexadecimal digits

@@ -103,6 +103,7 @@ struct DeviceLibrary::State {
   int (*shutdown)() = nullptr;
   int (*driver)(char*, unsigned) = nullptr;
   int (*name)(void*, char*, unsigned) = nullptr;
+  int (*uuid)(void*, char*, unsigned) = nullptr;
   int (*power)(void*, unsigned*) = nullptr;
   int (*clock)(void*, int, unsigned*) = nullptr;
   struct Memory {
@@ -139,6 +140,7 @@ std::shared_ptr<DeviceLibrary> DeviceLibrary::open(const std::string& given) {
   }
   find("nvmlSystemGetDriverVersion", s->driver);
   find("nvmlDeviceGetName", s->name);
+  find("nvmlDeviceGetUUID", s->uuid);
   find("nvmlDeviceGetPowerUsage", s->power);
   find("nvmlDeviceGetClockInfo", s->clock);
   find("nvmlDeviceGetMemoryInfo", s->memory);
@@ -159,6 +161,10 @@ std::string DeviceLibrary::name(std::size_t device) const {
   char text[96] = {};
   return state_->name && state_->name(state_->devices[device], text, sizeof text) == 0 ? text : "";
 }
+std::string DeviceLibrary::uuid(std::size_t device) const {
+  char text[96] = {};
+  return state_->uuid && state_->uuid(state_->devices[device], text, sizeof text) == 0 ? text : "";
+}
 std::optional<double> DeviceLibrary::watts(std::size_t device) const {
   unsigned mw = 0;
   if (!state_->power || state_->power(state_->devices[device], &mw) != 0) return std::nullopt;
@@ -174,6 +180,33 @@ std::optional<double> DeviceLibrary::used_bytes(std::size_t device) const {
   State::Memory m{};
   if (!state_->memory || state_->memory(state_->devices[device], &m) != 0) return std::nullopt;
   return static_cast<double>(m.used);
+}
+
+std::vector<std::size_t> visible_devices(const char* variable, const std::vector<std::string>& uuids) {
+  std::vector<std::size_t> seen;
+  if (variable == nullptr) {
+    for (std::size_t i = 0; i < uuids.size(); ++i) seen.push_back(i);
+    return seen;
+  }
+  std::string_view text = variable;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    std::string word(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+    word.erase(std::remove(word.begin(), word.end(), ' '), word.end());
+    std::int64_t number = -1;
+    std::size_t found = uuids.size();
+    if (word.rfind("GPU-", 0) == 0) {
+      found = static_cast<std::size_t>(
+          std::find_if(uuids.begin(), uuids.end(), [&](const std::string& u) { return u.rfind(word, 0) == 0; }) -
+          uuids.begin());
+    } else if (read_int(word, number) == NumberState::ok && number >= 0) {
+      found = static_cast<std::size_t>(number);
+    }
+    if (found >= uuids.size()) break;
+    seen.push_back(found);
+  }
+  return seen;
 }
 
 // ---- what the machine is ----
@@ -228,13 +261,22 @@ std::string environment_alone(const std::string& environment) {
 constexpr std::int64_t kMembersEvery = 4;
 constexpr std::int64_t kClockEvery = 8;  // samples: the kernel asks every processor for its clock
 
-Sampler::Sampler(Child child, const DeviceLibrary* devices, std::size_t device_count)
+std::optional<double> joules_between(const std::vector<double>& before, const std::vector<double>& now) {
+  if (before.empty() || before.size() != now.size()) return std::nullopt;
+  double joules = 0;
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    if (now[i] < before[i]) return std::nullopt;
+    joules += (now[i] - before[i]) / 1e6;
+  }
+  return joules;
+}
+
+Sampler::Sampler(Child child, const DeviceLibrary* devices, std::vector<std::size_t> of_run)
     : child_(child),
       devices_(devices),
-      device_count_(devices != nullptr ? std::min(devices->count(), device_count) : 0),
-      energy_begin_(energies()),
-      begin_(std::chrono::steady_clock::now()),
-      now_(begin_) {}
+      of_run_(devices != nullptr ? std::move(of_run) : std::vector<std::size_t>()),
+      energy_now_(energies()),
+      now_(std::chrono::steady_clock::now()) {}
 
 void Sampler::sample() {
   if (child_.pid <= 0) return;  // it runs elsewhere: this machine's clocks and watts are not its own
@@ -244,8 +286,8 @@ void Sampler::sample() {
   for (const pid_t pid : members_) host += kilobytes(fmt::format("/proc/{}/status", pid), "VmHWM").value_or(0);
   host_peak_ = std::max(host_peak_, host);
   double watts = 0;
-  bool powered = device_count_ > 0;
-  for (std::size_t i = 0; i < device_count_; ++i) {
+  bool powered = !of_run_.empty();
+  for (const std::size_t i : of_run_) {
     const auto w = devices_->watts(i);
     powered = powered && w.has_value();
     watts += w.value_or(0);
@@ -255,8 +297,15 @@ void Sampler::sample() {
   if (powered) watts_.add(watts);
   if (samples_++ % kClockEvery == 0)
     if (const auto mhz = host_clock()) host_mhz_.add(*mhz);
-  energy_now_ = energies();
-  now_ = std::chrono::steady_clock::now();
+  // Added up from sample to sample: a counter runs over within minutes, which begin and end alone do not show.
+  std::vector<double> energy = energies();
+  const auto now = std::chrono::steady_clock::now();
+  if (const auto joules = joules_between(energy_now_, energy)) {
+    joules_ += *joules;
+    powered_s_ += std::chrono::duration<double>(now - now_).count();
+  }
+  energy_now_ = std::move(energy);
+  now_ = now;
 }
 
 MachineSamples Sampler::result() const {
@@ -266,16 +315,7 @@ MachineSamples Sampler::result() const {
   s.device_watts = watts_.value();
   s.device_mhz = device_mhz_.value();
   s.host_mhz = host_mhz_.value();
-  const double seconds = std::chrono::duration<double>(now_ - begin_).count();
-  if (!energy_begin_.empty() && energy_now_.size() == energy_begin_.size() && seconds > 0) {
-    double joules = 0;
-    bool whole = true;  // a counter that ran over says nothing
-    for (std::size_t i = 0; i < energy_now_.size(); ++i) {
-      whole = whole && energy_now_[i] >= energy_begin_[i];
-      joules += (energy_now_[i] - energy_begin_[i]) / 1e6;
-    }
-    if (whole) s.host_watts = joules / seconds;
-  }
+  if (powered_s_ > 0) s.host_watts = joules_ / powered_s_;
   return s;
 }
 

@@ -24,6 +24,7 @@ class DeviceLibrary {
   std::size_t count() const;
   std::string driver() const;
   std::string name(std::size_t device) const;
+  std::string uuid(std::size_t device) const;  // "GPU-..."; "" = not told
   std::optional<double> watts(std::size_t device) const;
   std::optional<double> mhz(std::size_t device) const;         // multiprocessors, now
   std::optional<double> used_bytes(std::size_t device) const;  // by all processes
@@ -33,6 +34,10 @@ class DeviceLibrary {
   explicit DeviceLibrary(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+// Of `uuids`, one of each device of the machine, those that a program sees by CUDA_VISIBLE_DEVICES (numbers, or as much
+// of an identity as is unambiguous; null: all), in its order. As CUDA has it, what cannot be a device ends the list.
+std::vector<std::size_t> visible_devices(const char* variable, const std::vector<std::string>& uuids);
 
 // JSON: host, kernel, CPU, cores, memory, GPUs with their driver; what the worker told of itself (`worker`, a JSON
 // object or "") and this program's version and commit.
@@ -48,18 +53,23 @@ struct MachineSamples {                                // while a run went on
   std::optional<double> device_mhz{}, host_mhz{};      // means
 };
 
+// What counters of energy (microjoules, one a package) grew by from one sample to the next, in joules; nothing where
+// they cannot be compared: one ran over, or they are not the same.
+std::optional<double> joules_between(const std::vector<double>& before, const std::vector<double>& now);
+
 // Takes a sample when asked, some hundred microseconds each.
 class Sampler {
  public:
-  // `child`: whose session is looked at; pid 0 = none (the run is elsewhere). `devices` may be null.
-  Sampler(Child child, const DeviceLibrary* devices, std::size_t device_count);
+  // `child`: whose session is looked at; pid 0 = none (the run is elsewhere). `of_run`: those of `devices` that it may
+  // use; none where `devices` is null.
+  Sampler(Child child, const DeviceLibrary* devices, std::vector<std::size_t> of_run);
   void sample();
   MachineSamples result() const;
 
  private:
   Child child_;
   const DeviceLibrary* devices_;
-  std::size_t device_count_;
+  std::vector<std::size_t> of_run_;
   struct Mean {
     double sum = 0;
     std::int64_t n = 0;
@@ -70,8 +80,9 @@ class Sampler {
   std::int64_t samples_ = 0;
   std::vector<pid_t> members_;
   double host_peak_ = 0, device_peak_ = 0;
-  std::vector<double> energy_begin_, energy_now_;  // microjoules of each package of the host
-  std::chrono::steady_clock::time_point begin_, now_;
+  std::vector<double> energy_now_;  // microjoules of each package of the host
+  double joules_ = 0, powered_s_ = 0;
+  std::chrono::steady_clock::time_point now_;
 };
 
 std::optional<double> load_average();  // of one minute

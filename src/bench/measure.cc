@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -14,6 +15,7 @@
 #include "base/json_text.h"
 #include "base/median.h"
 #include "base/output.h"
+#include "bench/plan_runs.h"
 #include "bench/run_estimate.h"
 #include "costs/operator_table.h"
 #include "processes/find.h"
@@ -81,14 +83,40 @@ class Local final : public Execution {
   std::string directory_;
 };
 
-void set_power(const MachineSamples& s, const WorkerReport& r, RunRow& row) {
+// Those of the machine's devices that a run may use: what others draw and hold is not its own.
+std::vector<std::size_t> devices_of(const BenchConfig& config, const BenchRun& run, const RunLaunch& launch,
+                                    const DeviceLibrary* library) {
+  const auto& options = config.operator_options;
+  const bool operators_on_gpu = std::any_of(options.begin(), options.end(),
+                                            [](const std::string& w) { return w.find("cuda") != std::string::npos; });
+  if (library == nullptr || config.device == "cpu" || run.framework == BenchFramework::trainer ||
+      (run.framework == BenchFramework::orrery && !operators_on_gpu))
+    return {};
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT: nothing sets it
+  for (const auto& [name, value] : launch.environment)
+    if (name == "CUDA_VISIBLE_DEVICES") visible = value.c_str();
+  std::vector<std::string> uuids;
+  for (std::size_t i = 0; i < library->count(); ++i) uuids.push_back(library->uuid(i));
+  std::vector<std::size_t> devices = visible_devices(visible, uuids);
+  devices.resize(std::min(devices.size(), static_cast<std::size_t>(run.gpus)));
+  return devices;
+}
+
+std::optional<double> larger(std::optional<double> a, std::optional<double> b) {
+  return a && b ? std::max(*a, *b) : a ? a : b;
+}
+
+void set_power(MachineSamples s, const WorkerReport& r, RunRow& row) {
+  if (r.on_host) s.device_peak_bytes = s.device_watts = s.device_mhz = std::nullopt;
   row.device_power_w = r.power_w ? r.power_w : s.device_watts;
   row.host_power_w = s.host_watts;
   row.device_mhz = s.device_mhz;
   row.host_mhz = s.host_mhz;
   const auto gib = [](std::optional<double> bytes) { return bytes ? std::optional(*bytes / kGib) : std::nullopt; };
-  // The device's own count has what the allocator does not: contexts and libraries.
-  row.device_memory_gib = gib(s.device_peak_bytes ? s.device_peak_bytes : r.device_peak_bytes);
+  // The device's own count has what the allocator does not: contexts and libraries. Samples of it may miss the peak,
+  // and begin before the steps do: they stand where no worker told its device's count.
+  row.device_memory_gib =
+      gib(larger(r.device_peak_bytes, r.device_used_bytes ? r.device_used_bytes : s.device_peak_bytes));
   row.device_allocated_gib = gib(r.device_allocated_bytes);
   row.host_memory_gib = gib(r.host_peak_bytes ? r.host_peak_bytes : s.host_peak_bytes);
   row.host_base_gib = r.host_peak_bytes ? gib(r.host_base_bytes) : std::nullopt;
@@ -221,7 +249,7 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
   }
 
   {
-    Sampler sampler(execution->child(), terms.devices, static_cast<std::size_t>(run.gpus));
+    Sampler sampler(execution->child(), terms.devices, devices_of(config, run, *launch, terms.devices));
     auto ran = Clock::now(), spoke = ran;
     sampler.sample();    // a run may be over before the next
     double sampled = 0;  // when
@@ -247,7 +275,8 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
         spoke = Clock::now();
       }
       if (since(ran) >= config.time_limit_s) ending.out_of_time = true;
-      if (since(spoke) >= config.silence_limit_s) ending.hung = true;
+      // This tool's own operators say nothing before they are all measured, within a budget of their own.
+      if (run.task != BenchTask::operators && since(spoke) >= config.silence_limit_s) ending.hung = true;
       if (ending.out_of_time || ending.hung) {
         ending.exit = execution->poll();
         execution->stop();
@@ -306,17 +335,21 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
                             quote_for_people(report.first_bad, 100));
     r.reason += (r.reason.empty() ? "" : "; ") + m.dropped;
   }
-  // What is neither a warm-up nor a measured step nor the trace: starting, and ending.
+  // What is neither a warm-up nor a measured step nor one of the trace: starting, and ending. A plan counts steps the
+  // same way.
   double steps_s = 0;
   for (const MeasuredStep& s : report.steps) steps_s += s.ms / 1e3;
   if (!report.steps.empty()) {
     const double each = steps_s / static_cast<double>(report.steps.size());
-    r.startup_s = std::max(0.0, r.seconds - each * static_cast<double>(as.warmup_steps + as.steps));
+    r.startup_s = std::max(0.0, r.seconds - each * counted_steps(run, as));
   }
   m.steps = report.steps;
   m.environment = environment_json(terms.devices, report.environment);
   r.after_s = since(after);
-  if (const Status ok = store.finish(r, m.steps, m.environment); !ok) return tl::unexpected(ok.error());
+  std::vector<OperatorRate> rates;
+  if (r.state == RunState::done && run.task == BenchTask::operators)
+    rates = rates_of(r.directory + "/" + kOperatorsFile);
+  if (const Status ok = store.finish(r, m.steps, m.environment, rates); !ok) return tl::unexpected(ok.error());
 
   // The row stands: a trace that cannot be read costs nothing of it.
   const auto reading = Clock::now();
@@ -328,9 +361,6 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
     const Status ok = store.add_shares(r.id, r.traced, shares ? *shares : std::vector<ShareRow>(), since(reading));
     if (!ok) return tl::unexpected(ok.error());
   }
-  if (r.state == RunState::done && run.task == BenchTask::operators)
-    if (const Status ok = store.add_operators(r.id, rates_of(r.directory + "/" + kOperatorsFile)); !ok)
-      return tl::unexpected(ok.error());
   r.after_s += since(reading);
   return m;
 }

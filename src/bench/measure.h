@@ -61,11 +61,12 @@ struct RunOutcome {
 Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const MeasuredAs& as, RunRow row,
                            ResultStore& store, const RunTerms& terms);
 
-// State, reason and the rest of how a run ended. `killed`: by the runner, at a limit.
+// How a run ended; what judge() makes state, reason and the rest of.
 struct Ending {
   std::optional<Exit> exit{};
-  bool hung = false, out_of_time = false, kernel_killed = false;  // kernel_killed: its out-of-memory killer struck
-  std::string scheduler{};                                        // Execution::ended_by
+  bool hung = false, out_of_time = false;  // ended by the runner, at a limit
+  bool kernel_killed = false;              // its out-of-memory killer struck
+  std::string scheduler{};                 // Execution::ended_by
 };
 void judge(const WorkerReport& report, const Ending& ending, const FoundCause& verdict, std::int64_t asked_steps,
            double silence_s, double limit_s, RunRow& row);

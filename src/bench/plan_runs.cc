@@ -15,12 +15,17 @@ namespace {
 
 // Of the search for the largest batch: doublings and halvings until one fits and one does not.
 constexpr double kProbes = 8, kProbeSteps = 2;
+
 constexpr double kTracedStep = 3;  // times a step that is not
 
 double first_startup(BenchFramework f) { return f == BenchFramework::trainer ? 0.5 : 15; }
 
-// The framework is the last part of an id.
-std::string framework_of_id(const std::string& id) { return id.substr(id.rfind('/') + 1); }
+// The task is the first part of an id, the framework or the command's name the last one; of operators it is all the
+// same program.
+std::string task_of_id(const std::string& id) { return id.substr(0, id.find('/')); }
+std::string program_of_id(const std::string& id) {
+  return task_of_id(id) == name_of(BenchTask::operators) ? "" : id.substr(id.rfind('/') + 1);
+}
 
 }  // namespace
 
@@ -30,26 +35,39 @@ std::string_view name_of(PlanState s) {
   return kNames[static_cast<std::size_t>(s)];
 }
 
-Pace pace_of(const std::vector<RunRow>& rows, BenchFramework framework) {
+std::string pace_key(const BenchRun& run) {
+  const std::string id = run.id();
+  return task_of_id(id) + "/" + program_of_id(id);
+}
+
+Pace pace_of(const std::vector<RunRow>& rows, const BenchRun& run) {
   Pace p;
-  std::vector<double> startups, scales, all;
+  const std::string id = run.id();
+  std::vector<double> startups, scales, all, of_task;
   for (const RunRow& r : rows) {
-    if (r.state != RunState::done || framework_of_id(r.run) != name_of(framework)) continue;
+    if (r.state != RunState::done || program_of_id(r.run) != program_of_id(id)) continue;
     if (r.startup_s) startups.push_back(*r.startup_s);
     if (r.estimated_step_ms && *r.estimated_step_ms > 0) scales.push_back(r.step_ms.median / *r.estimated_step_ms);
-    if (r.kind != RunKind::probe) all.push_back(r.seconds);
+    if (r.kind == RunKind::probe) continue;
+    all.push_back(r.seconds);
+    if (task_of_id(r.run) == task_of_id(id)) of_task.push_back(r.seconds);
   }
-  p.startup_s = startups.empty() ? first_startup(framework) : median(startups);
+  p.startup_s = startups.empty() ? first_startup(run.framework) : median(startups);
   if (!scales.empty()) p.scale = median(scales);
-  if (!all.empty()) p.unknown_s = median(all);
+  if (!all.empty()) p.unknown_s = median(of_task.empty() ? all : of_task);
   return p;
+}
+
+double counted_steps(const BenchRun& run, const MeasuredAs& as) {
+  const std::int64_t traced = run.framework == BenchFramework::trainer ? 0 : as.trace_steps;
+  return static_cast<double>(as.warmup_steps + as.steps) + kTracedStep * static_cast<double>(traced);
 }
 
 double seconds_of(const BenchConfig& c, const BenchRun& run, const RunEstimate& e, const Pace& pace) {
   const double probes = run.batch == 0 ? kProbes : 0;
   if (!e.unknown.empty()) return (1 + probes) * std::min(pace.unknown_s, c.time_limit_s);
   const double step_s = e.step_ms * pace.scale / 1e3;
-  const double steps = static_cast<double>(c.warmup_steps + c.steps) + kTracedStep * static_cast<double>(c.trace_steps);
+  const double steps = counted_steps(run, {run.batch, c.warmup_steps, c.steps, c.trace_steps});
   return std::min(c.time_limit_s, pace.startup_s + steps * step_s) +
          probes * std::min(c.time_limit_s, pace.startup_s + kProbeSteps * step_s);
 }
@@ -62,15 +80,15 @@ RunPlan plan_runs(const BenchConfig& config, RunEstimator& estimator, const std:
   std::unordered_map<std::string, std::vector<const RunRow*>> results;
   for (const RunRow& r : rows)
     if (r.kind == RunKind::run && is_result(r.state)) results[r.hash].push_back(&r);
-  std::map<BenchFramework, Pace> paces;
+  std::map<std::string, Pace> paces;
   std::vector<OrderedRun> ordered;
   for (BenchRun& run : expanded.runs) {
     PlannedRun p;
     p.spec = spec_of(config, run);
     p.hash = hash_of(p.spec);
     p.estimate = estimator.estimate_of(run);
-    const auto pace = paces.try_emplace(run.framework, Pace{}).first;
-    if (pace->second.startup_s <= 0) pace->second = pace_of(rows, run.framework);
+    const auto [pace, fresh] = paces.try_emplace(pace_key(run));
+    if (fresh) pace->second = pace_of(rows, run);
     p.seconds = seconds_of(config, run, p.estimate, pace->second);
     if (const auto found = results.find(p.hash); found != results.end()) {
       p.attempts = static_cast<std::int64_t>(found->second.size());

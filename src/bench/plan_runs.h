@@ -49,13 +49,17 @@ struct RunPlanTerms {
 RunPlan plan_runs(const BenchConfig& config, RunEstimator& estimator, const std::vector<RunRow>& rows,
                   const RunPlanTerms& terms);
 
-// How long a run takes: what runs of its framework took to start, and its steps. `scale`: measured step times over
-// estimated ones, 1 where nothing is measured.
+// Steps that a run makes, as long as they take: one that is traced counts for three.
+double counted_steps(const BenchRun& run, const MeasuredAs& as);
+
+// How long a run takes: what runs of its framework or command took to start, and its steps. `scale`: measured step
+// times over estimated ones, 1 where nothing is measured.
 struct Pace {
   double startup_s = 0, scale = 1;
-  double unknown_s = 60;  // of a run that is not estimated
+  double unknown_s = 60;  // of a run that is not estimated: as others of its task, else of its command
 };
-Pace pace_of(const std::vector<RunRow>& rows, BenchFramework framework);
+Pace pace_of(const std::vector<RunRow>& rows, const BenchRun& run);
+std::string pace_key(const BenchRun& run);  // runs with the same have the same pace
 double seconds_of(const BenchConfig& config, const BenchRun& run, const RunEstimate& estimate, const Pace& pace);
 
 }  // namespace orrery

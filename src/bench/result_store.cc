@@ -130,7 +130,8 @@ Status ResultStore::started(std::int64_t id, const Child& child, const std::stri
   return {};
 }
 
-Status ResultStore::finish(const RunRow& r, const std::vector<MeasuredStep>& steps, const std::string& environment) {
+Status ResultStore::finish(const RunRow& r, const std::vector<MeasuredStep>& steps, const std::string& environment,
+                           const std::vector<OperatorRate>& operators) {
   Store::Transaction t(store_);
   if (const Status ok = t.begun(); !ok) return ok;
   if (!environment.empty()) {
@@ -168,6 +169,15 @@ Status ResultStore::finish(const RunRow& r, const std::vector<MeasuredStep>& ste
     put(step, 4, m.cpu_ms);
     if (!step.done()) return store_.trouble();
   }
+  Statement rate(store_.get(),
+                 "insert into operators(run, operation, shape, us, tflops, gb_per_s) values(?, ?, ?, ?, ?, ?)");
+  for (const OperatorRate& o : operators) {
+    rate.bind(1, r.id).bind(2, o.operation).bind(3, o.shape);
+    put(rate, 4, o.us);
+    put(rate, 5, o.tflops);
+    put(rate, 6, o.gb_per_s);
+    if (!rate.done()) return store_.trouble();
+  }
   return t.commit();
 }
 
@@ -184,21 +194,6 @@ Status ResultStore::add_shares(std::int64_t id, int traced, const std::vector<Sh
   Statement mark(store_.get(), "update runs set traced = ?, after_s = after_s + ? where id = ?");
   mark.bind(1, static_cast<std::int64_t>(traced)).bind(2, seconds).bind(3, id);
   if (!mark.done()) return store_.trouble();
-  return t.commit();
-}
-
-Status ResultStore::add_operators(std::int64_t id, const std::vector<OperatorRate>& rows) {
-  Store::Transaction t(store_);
-  if (const Status ok = t.begun(); !ok) return ok;
-  Statement s(store_.get(),
-              "insert into operators(run, operation, shape, us, tflops, gb_per_s) values(?, ?, ?, ?, ?, ?)");
-  for (const OperatorRate& r : rows) {
-    s.bind(1, id).bind(2, r.operation).bind(3, r.shape);
-    put(s, 4, r.us);
-    put(s, 5, r.tflops);
-    put(s, 6, r.gb_per_s);
-    if (!s.done()) return store_.trouble();
-  }
   return t.commit();
 }
 

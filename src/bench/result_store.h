@@ -91,11 +91,11 @@ class ResultStore {
 
   Result<std::int64_t> begin(const RunRow& row);  // its id; state running
   Status started(std::int64_t id, const Child& child, const std::string& slurm_job);
-  // Everything of a run at once. `environment`: JSON, "" = not told.
-  Status finish(const RunRow& row, const std::vector<MeasuredStep>& steps, const std::string& environment);
+  // Everything of a run at once, but what its trace says. `environment`: JSON, "" = not told.
+  Status finish(const RunRow& row, const std::vector<MeasuredStep>& steps, const std::string& environment,
+                const std::vector<OperatorRate>& operators = {});
   // `seconds` that reading them took are added to what the run's reading took.
   Status add_shares(std::int64_t id, int traced, const std::vector<ShareRow>& shares, double seconds = 0);
-  Status add_operators(std::int64_t id, const std::vector<OperatorRate>& rows);
   Status interrupted(std::int64_t id, const std::string& reason);
 
   Result<std::vector<RunRow>> rows() const;  // by id

@@ -82,13 +82,14 @@ EstimateJob job_of(const BenchRun& run, const PlatformFacts& platform, std::int6
   job.framework = framework_of(run);
   job.dropout = false;
   const Techniques& t = run.techniques;
-  job.zero = job.framework == Framework::fsdp ? 3 : 0;
+  // The Megatron worker has the distributed optimizer: its state is sharded.
+  job.zero = job.framework == Framework::fsdp ? 3 : job.framework == Framework::megatron ? 1 : 0;
   if (t.has("Z2") || t.has("Z2O")) job.zero = 2;
   if (t.has("Z3") || t.has("Z3O")) job.zero = 3;
   if (t.has("Z2O")) job.offload = Offload::optimizer;
   if (t.has("Z3O")) job.offload = Offload::all;
   if (t.has("R")) job.recompute = Recompute::full;
-  job.attention = t.has("F") || job.framework == Framework::megatron ? AttentionKind::flash : AttentionKind::unfused;
+  job.attention = t.has("F") ? AttentionKind::flash : AttentionKind::unfused;
   if (t.has("Q") || t.has("QL")) job.quantize = Quantize::nf4;
   if (t.has("L")) job.method = Method::lora;
   if (t.has("QL")) job.method = Method::qlora;

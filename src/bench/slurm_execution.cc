@@ -42,6 +42,7 @@ class SlurmRun final : public Execution {
     b.options.insert(b.options.end(), c_.slurm.options.begin(), c_.slurm.options.end());
     b.argv = {"env"};
     for (const auto& [name, value] : launch.environment) b.argv.push_back(name + "=" + value);
+    if (ranks) b.argv.push_back(std::string(kLaunchVariable) + "=srun");
     // A rank that ends badly ends them all: the others would wait for it.
     if (ranks) b.argv.insert(b.argv.end(), {"srun", "--kill-on-bad-exit=1", "--unbuffered"});
     b.argv.insert(b.argv.end(), launch.argv.begin(), launch.argv.end());

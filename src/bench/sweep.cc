@@ -28,6 +28,14 @@ double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+// Out of memory at a batch of which the search said that it fits: what the search goes on from, and no result; the
+// runner may have been killed before it said so.
+bool is_unsettled_search(const RunRow& r) {
+  if (r.kind != RunKind::run || r.state != RunState::out_of_memory || r.batch <= 1) return false;
+  const auto run = run_of_spec(r.spec);
+  return run && run->batch == 0;
+}
+
 class Sweeper {
  public:
   Sweeper(const BenchConfig& config, RunEstimator& estimator, RunPlan& plan, ResultStore& store,
@@ -60,12 +68,12 @@ class Sweeper {
 
 void Sweeper::tell(const std::string& what, const RunRow* ended) {
   if (!terms_.progress) return;
-  std::map<BenchFramework, Pace> paces;
+  std::map<std::string, Pace> paces;
   double left = 0;
   for (std::size_t i = at_ + (ended != nullptr ? 1 : 0); i < plan_.order.size(); ++i) {
     const PlannedRun& p = plan_.runs[plan_.order[i]];
-    const auto [pace, fresh] = paces.try_emplace(p.run.framework);
-    if (fresh) pace->second = pace_of(rows_, p.run.framework);
+    const auto [pace, fresh] = paces.try_emplace(pace_key(p.run));
+    if (fresh) pace->second = pace_of(rows_, p.run);
     left += seconds_of(c_, p.run, p.estimate, pace->second);
   }
   terms_.progress({at_ + (ended != nullptr ? 1 : 0), plan_.order.size(), what, left, ended});
@@ -293,6 +301,11 @@ Result<std::int64_t> settle_interrupted(const BenchConfig& config, ResultStore& 
   if (!rows) return tl::unexpected(rows.error());
   std::int64_t settled = 0;
   for (const RunRow& r : *rows) {
+    if (is_unsettled_search(r)) {
+      if (const Status ok = store.interrupted(r.id, "out of memory at the largest batch of its search"); !ok)
+        return tl::unexpected(ok.error());
+      continue;
+    }
     if (r.state != RunState::running) continue;
     if (config.slurm.asked || !r.slurm_job.empty()) {
       if (const Status ok = cancel_slurm_run(store.token(), r.directory, r.slurm_job); !ok)

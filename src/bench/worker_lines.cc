@@ -60,13 +60,15 @@ bool take(const Json& j, WorkerReport& r) {
     const auto larger = [](std::optional<double>& a, std::optional<double> b) {
       if (b) a = std::max(a.value_or(0), *b);
     };
-    std::optional<double> peak, allocated, host, base;
+    std::optional<double> peak, allocated, used, host, base;
     if (!may_say(j, "device_peak_bytes", kMostBytes, peak) ||
         !may_say(j, "device_allocated_bytes", kMostBytes, allocated) ||
-        !may_say(j, "host_peak_bytes", kMostBytes, host) || !may_say(j, "host_base_bytes", kMostBytes, base))
+        !may_say(j, "device_used_bytes", kMostBytes, used) || !may_say(j, "host_peak_bytes", kMostBytes, host) ||
+        !may_say(j, "host_base_bytes", kMostBytes, base))
       return false;
     larger(r.device_peak_bytes, peak);
     larger(r.device_allocated_bytes, allocated);
+    larger(r.device_used_bytes, used);
     if (host) {
       r.host_peak_bytes = r.host_peak_bytes.value_or(0) + *host;
       r.host_base_bytes += std::min(*host, base.value_or(0));
@@ -77,27 +79,22 @@ bool take(const Json& j, WorkerReport& r) {
     Json of = j;
     of.erase("orrery_bench");
     r.environment = of.dump(-1, ' ', false, Json::error_handler_t::replace);
+    r.on_host = word(j, "device") == "cpu";
     return true;
   }
   if (kind == "missing") {
     r.missing = word(j, "package");
-    r.missing_error = word(j, "error");
     return !r.missing.empty();
   }
   if (kind == "refused") {
     r.refused = word(j, "reason");
     return !r.refused.empty();
   }
-  if (kind == "trace") {
-    r.traces = word(j, "directory");
-    return !r.traces.empty();
-  }
+  if (kind == "trace") return !word(j, "directory").empty();
   if (kind == "power") {
     return may_say(j, "watts", kMostWatts, r.power_w) && r.power_w.has_value();
   }
-  if (kind == "ready") return r.ready = true;
-  if (kind == "done") return r.done = true;
-  return false;
+  return kind == "ready" || kind == "done";
 }
 
 template <class Take>

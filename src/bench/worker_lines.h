@@ -13,21 +13,22 @@ namespace orrery {
 struct WorkerReport {
   std::vector<MeasuredStep> steps;  // after the warm-up
   std::vector<double> prefill_ms, decode_ms;
-  std::int64_t warm_steps = 0;  // seen
-  bool ready = false, done = false;
+  std::int64_t warm_steps = 0;                                          // seen
   std::string environment;                                              // JSON object; "" = not told
-  std::string missing, missing_error;                                   // package
+  std::string missing;                                                  // package
   std::string refused;                                                  // reason
-  std::string traces;                                                   // directory
   std::optional<double> device_peak_bytes{}, device_allocated_bytes{};  // the largest rank
+  std::optional<double> device_used_bytes{};                            // ... with what is not the allocator's
   std::optional<double> host_peak_bytes{};                              // sum over the ranks that told
   double host_base_bytes = 0;                                           // ... of it before there was a model
   std::optional<double> power_w{};
+  bool on_host = false;        // its environment says that it computes on the CPU
   std::int64_t bad_lines = 0;  // that have the key and are not as they should be
   std::string first_bad;
 };
 
-// Any text; lines that do not begin with a brace or have no "orrery_bench" are the worker's own.
+// Any text; lines without a brace and "orrery_bench" are the worker's own. What stands before the brace is a
+// launcher's.
 WorkerReport read_worker_lines(std::string_view text);
 
 // `pattern` has one group: a step's milliseconds. The first `warm` steps are the warm-up.

@@ -202,9 +202,11 @@ Result<int> run_bench_report(const Args& args) {
   if (args.has("--against")) {
     const auto old_store = ResultStore::open(args.value("--against"), false);
     if (!old_store) return fail(old_store.error().what, "--against " + old_store.error().where);
-    const auto before = old_store->rows();
+    auto before = old_store->rows();
     if (!before) return tl::unexpected(before.error());
-    facts.compared = compare(*before, facts.rows);
+    auto operators = old_store->operators();
+    if (!operators) return tl::unexpected(operators.error());
+    facts.compared = compare({std::move(*before), std::move(*operators)}, {facts.rows, facts.operators});
     if (std::none_of(facts.compared.begin(), facts.compared.end(),
                      [](const ComparedRun& c) { return c.change != Change::only_new && c.change != Change::only_old; }))
       return fail("no run that this store has, too", "--against " + args.value("--against"), "another store");

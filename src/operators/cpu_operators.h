@@ -45,7 +45,6 @@ class CpuOperators final : public OperatorDevice {
 
  private:
   Prepared peak(OperatorRow& row);
-  Prepared gemm(const OperatorRow& row);
   template <class T>
   Prepared gemm_of(const OperatorRow& row);
   Prepared attention(const OperatorRow& row);

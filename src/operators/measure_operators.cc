@@ -65,6 +65,7 @@ class Run {
                      "the device, or a library that is not here, does not do them");
       return {};
     }
+    if (!prepared) return gone(row);  // most() says 0 where a rank is gone
     row.library = prepared->library;
     MeasureTerms how;
     how.noisy = terms_.noisy;
@@ -76,6 +77,7 @@ class Run {
     if (ranks_.most(right ? 0 : 1) > 0)
       return right ? Status(fail("wrong on another rank", kernel_text(row)))
                    : Status(fail(right.error().what, kernel_text(row) + " " + shape_text(row)));
+    if (!right) return gone(row);
     const Timing t = measure(prepared->run, how, ranks_);
     if (t.ns <= 0) return gone(row);
     row.ns = t.ns, row.least_ns = t.least_ns, row.spread = t.spread, row.repetitions = t.batches * t.repetitions;
@@ -97,6 +99,7 @@ class Run {
     row.bytes = 3 * 4 * side * side;
     auto prepared = device_.prepare(row);
     if (ranks_.most(prepared ? 0 : 1) > 0) return {};
+    if (!prepared) return gone(row);
     MeasureTerms how;
     how.budget_ns = std::min(0.01e9 * terms_.budget_s, 200e6);
     const Timing t = measure(prepared->run, how, ranks_);

@@ -78,6 +78,13 @@ std::string what_differs(const std::vector<std::pair<std::int64_t, std::string>>
   return keys;
 }
 
+void note_what_was_measured_otherwise(Document& d, const BenchFacts& facts) {
+  for (const BenchEntry& e : facts.entries)
+    if (e.otherwise)
+      d.notes.add("measured-otherwise", Severity::info, 1, e.run.id(),
+                  "the store's results are of another specification (steps, a command's words): they do not count");
+}
+
 // One slow step of a few turns a mean, and many of them a median.
 void note_what_is_noisy(Document& d, const BenchFacts& facts) {
   for (const BenchEntry& e : facts.entries)
@@ -105,12 +112,13 @@ Document bench_plan_document(const BenchConfig& config, const RunPlan& plan, con
   for (const BenchEntry& e : facts.entries) {
     if (e.place > 0 && !e.estimate.unknown.empty())
       d.notes.add("not-estimated", Severity::info, 1, e.run.id() + ": " + e.estimate.unknown,
-                  "taken to last as long as others of its framework did, a minute where none has run");
+                  "taken to last as long as others of its command or task did, a minute where none has run");
     if (e.state == name_of(PlanState::does_not_fit))
       d.notes.add("does-not-fit", Severity::info, 1, e.run.id() + ": " + e.reason, "--unfit runs them all the same");
     if (e.state == name_of(PlanState::over_budget))
       d.notes.add("over-budget", Severity::info, 1, e.run.id(), "a larger budget_s, or --time-budget");
   }
+  note_what_was_measured_otherwise(d, facts);
   if (plan.doubles > 0)
     d.notes.add("named-twice", Severity::info, static_cast<std::uint64_t>(plan.doubles), "",
                 "runs that several matrices name are measured once");
@@ -132,6 +140,7 @@ Document bench_run_document(const BenchConfig& config, const SweepResult& result
   add_bench_runs(d, facts, false);
   d.sections.push_back(bench_states(facts));
   d.notes.merge(result.notes);
+  note_what_was_measured_otherwise(d, facts);
   note_what_is_not_estimated(d, facts);
   note_what_is_noisy(d, facts);
   return d;
@@ -168,7 +177,8 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
         memory.mean()},
        {{.key = "overhead_pct", .title = "own overhead %", .digits = 3},
         known_cell(seconds > 0, 100 * overhead / seconds)}});
-  if (!facts.compared.empty()) d.sections.push_back(bench_compared(facts));
+  if (!facts.compared.empty()) d.sections.push_back(bench_compared(facts, false));
+  add_if_any(d, bench_compared(facts, true));
   add_bench_runs(d, facts, false);
   d.sections.push_back(bench_states(facts));
   add_if_any(d, bench_throughput(facts));
@@ -184,8 +194,9 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
                 "runs of one store were measured with different machines or versions: \"environments\" says which");
   for (const ComparedRun& c : facts.compared)
     if (c.is_gone())
-      d.notes.add("gone", Severity::warning, 1, c.run,
+      d.notes.add("gone", Severity::warning, 1, c.run + (c.operation.empty() ? "" : " " + c.operation + " " + c.shape),
                   "measured in the older store and not in this one: what became of them is not known");
+  note_what_was_measured_otherwise(d, facts);
   note_what_is_not_estimated(d, facts);
   note_what_is_noisy(d, facts);
   const NoiseCheck noise = noise_of(facts.rows);

@@ -385,26 +385,38 @@ Section bench_environments(const BenchFacts& facts) {
   return s;
 }
 
-Section bench_compared(const BenchFacts& facts) {
+Section bench_compared(const BenchFacts& facts, bool operators) {
   Section s{.key = "compared", .title = "Against the older store (ms of a step)", .table = {}};
-  s.table.columns = {{.key = "run"},
-                     {.key = "change"},
-                     {.key = "old_ms", .title = "old", .digits = 2},
-                     {.key = "new_ms", .title = "new", .digits = 2},
-                     {.key = "change_pct", .title = "change %", .digits = 1},
-                     {.key = "allowed_pct", .title = "noise %", .digits = 1}};
+  s.table.columns = {{.key = "run"}};
+  if (operators) {
+    s.key = "compared_operators", s.title = "Operators against the older store (us)", s.text_rows = 60;
+    s.table.columns.insert(s.table.columns.end(), {{.key = "operation"}, {.key = "shape"}});
+  }
+  const double unit = operators ? 1e3 : 1;
+  s.table.columns.insert(s.table.columns.end(), {{.key = "change"},
+                                                 {.key = operators ? "old_us" : "old_ms", .title = "old", .digits = 2},
+                                                 {.key = operators ? "new_us" : "new_ms", .title = "new", .digits = 2},
+                                                 {.key = "change_pct", .title = "change %", .digits = 1},
+                                                 {.key = "allowed_pct", .title = "noise %", .digits = 1}});
   const auto weight = [](Change c) {
     return c == Change::slower || c == Change::fails_now ? 0 : c == Change::same ? 2 : 1;
   };
-  std::vector<ComparedRun> rows = facts.compared;
+  std::vector<ComparedRun> rows;
+  std::copy_if(facts.compared.begin(), facts.compared.end(), std::back_inserter(rows),
+               [&](const ComparedRun& c) { return c.operation.empty() != operators; });
   std::stable_sort(rows.begin(), rows.end(), [&](const ComparedRun& a, const ComparedRun& b) {
     if (weight(a.change) != weight(b.change)) return weight(a.change) < weight(b.change);
     return a.change_pct > b.change_pct;
   });
   for (const ComparedRun& c : rows) {
     const bool both = c.old_ms && c.new_ms;
-    s.table.rows.push_back({c.run, std::string(name_of(c.change)), cell(c.old_ms), cell(c.new_ms),
-                            known_cell(both, c.change_pct), known_cell(both, c.allowed_pct)});
+    std::vector<Cell> row{c.run};
+    if (operators) row.insert(row.end(), {c.operation, c.shape});
+    row.insert(row.end(),
+               {std::string(name_of(c.change)), known_cell(c.old_ms.has_value(), unit * c.old_ms.value_or(0)),
+                known_cell(c.new_ms.has_value(), unit * c.new_ms.value_or(0)), known_cell(both, c.change_pct),
+                known_cell(both, c.allowed_pct)});
+    s.table.rows.push_back(std::move(row));
   }
   return s;
 }

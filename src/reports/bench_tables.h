@@ -18,6 +18,6 @@ Section bench_shares(const BenchFacts& facts, const std::string& level);
 Section bench_operators(const BenchFacts& facts);
 Section bench_noise(const BenchFacts& facts);
 Section bench_environments(const BenchFacts& facts);
-Section bench_compared(const BenchFacts& facts);
+Section bench_compared(const BenchFacts& facts, bool operators);  // runs, or operators of theirs
 
 }  // namespace orrery

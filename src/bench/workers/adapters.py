@@ -4,6 +4,7 @@ import math
 import torch
 from torch import nn
 
+from llama import made_on
 from report import missing
 
 
@@ -23,16 +24,14 @@ class LoraLinear(nn.Module):
         return self.base(x) + self.lora_B(self.lora_A(x)) * self.scale
 
 
-def replace_linears(model, make):
-    """Every linear layer of the decoder layers; the head stays."""
-    for layer in model.layers:
-        for parent in list(layer.modules()):  # as they were: what `make` returns has linear layers, too
-            for name, child in list(parent.named_children()):
-                if type(child).__name__ in ("Linear", "Linear4bit"):
-                    setattr(parent, name, make(child))
+def replace_linears(layer, make):
+    for parent in list(layer.modules()):  # as they were: what `make` returns has linear layers, too
+        for name, child in list(parent.named_children()):
+            if type(child).__name__ in ("Linear", "Linear4bit"):
+                setattr(parent, name, make(child))
 
 
-def quantize(model, device, compute):
+def quantize(layer, device, compute):
     """NF4 with double quantisation (Dettmers et al. 2023), as bitsandbytes has it."""
     try:
         import bitsandbytes as bnb
@@ -40,26 +39,31 @@ def quantize(model, device, compute):
         missing("bitsandbytes", error)
 
     def four_bits(linear):
-        q = bnb.nn.Linear4bit(linear.in_features, linear.out_features, bias=linear.bias is not None,
-                              compute_dtype=compute, compress_statistics=True, quant_type="nf4")
+        with made_on("cpu"):  # bitsandbytes packs the weights when they move
+            q = bnb.nn.Linear4bit(linear.in_features, linear.out_features, bias=linear.bias is not None,
+                                  compute_dtype=compute, compress_statistics=True, quant_type="nf4")
         q.load_state_dict(linear.state_dict())
-        return q.to(device)  # bitsandbytes packs the weights when they move
+        return q.to(device)
 
-    replace_linears(model, four_bits)
+    replace_linears(layer, four_bits)
 
 
-def freeze(model, dtype):
-    for p in model.parameters():
-        p.requires_grad_(False)
+def cast(module, dtype):
+    for p in module.parameters():
         if p.is_floating_point():
             p.data = p.data.to(dtype)
 
 
-def add_lora(model, rank):
+def freeze(module, dtype):
+    module.requires_grad_(False)
+    cast(module, dtype)
+
+
+def add_lora(layer, rank):
     def adapted(linear):
         return LoraLinear(linear, rank, 2 * rank).to(linear.weight.device)
 
-    replace_linears(model, adapted)
+    replace_linears(layer, adapted)
 
 
 def add_prompt(model, tokens):

@@ -40,7 +40,7 @@ class Training:
         deepspeed = load()
         if spec["task"] == "inference":
             refuse("generation is measured in plain PyTorch")
-        model = torch_worker.build(spec, place)
+        model = torch_worker.build(spec, place, all_cast=True)  # as its engine would, of the whole at once
         model.train()
         self.place = place
         self.parameters = sum(p.numel() for p in model.parameters())

@@ -1,8 +1,15 @@
 """A decoder-only transformer in plain PyTorch, of any shape that `orrery` knows, with random weights made here."""
+import contextlib
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+
+def made_on(device):
+    """Where tensors are made; before PyTorch 2 that is the host, and whoever makes them moves them."""
+    return torch.device(device) if hasattr(torch, "set_default_device") else contextlib.nullcontext()
 
 
 class RMSNorm(nn.Module):
@@ -107,18 +114,21 @@ class LayerCache:
 
 
 class Llama(nn.Module):
-    def __init__(self, shape, flash=False, recompute=False, most_positions=4096):
+    """`finish(layer)`: each decoder layer as it stays, made before the next one is: of what a layer is while it is
+    made there is never more than one."""
+
+    def __init__(self, shape, flash=False, recompute=False, most_positions=4096, finish=lambda layer: layer):
         super().__init__()
         self.shape, self.recompute = shape, recompute
         self.embed_tokens = nn.Embedding(shape["vocab"], shape["hidden"])
         self.embed_positions = nn.Embedding(most_positions, shape["hidden"]) if shape["learned_positions"] else None
-        self.layers = nn.ModuleList([DecoderLayer(shape, flash) for _ in range(shape["layers"])])
         self.norm = norm_of(shape)
         self.lm_head = nn.Linear(shape["hidden"], shape["vocab"], bias=False)
         if shape["tied_embeddings"]:
             self.lm_head.weight = self.embed_tokens.weight
         self.prompt = None  # prompt tuning: embeddings of its own before the text
         self.apply(self.begin)
+        self.layers = nn.ModuleList(finish(DecoderLayer(shape, flash).apply(self.begin)) for _ in range(shape["layers"]))
 
     @staticmethod
     def begin(module):

@@ -16,6 +16,19 @@ def load():
         missing("megatron.core", error)
 
 
+def layer_spec(fused):
+    """Attention as one kernel is Transformer Engine's; the plain layers multiply scores and values apart."""
+    from megatron.core.models.gpt import gpt_layer_specs
+
+    if not fused:
+        return gpt_layer_specs.get_gpt_layer_local_spec()
+    try:
+        importlib.import_module("transformer_engine.pytorch")
+    except ImportError as error:
+        missing("transformer_engine", error)
+    return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
+
+
 class Training:
     def __init__(self, spec, place):
         core = load()
@@ -26,13 +39,12 @@ class Training:
         from megatron.core import parallel_state
         from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
         from megatron.core.models.gpt import GPTModel
-        from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
         from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
         from megatron.core.transformer import TransformerConfig
 
         if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("nccl", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+            torch.distributed.init_process_group("nccl", rank=0, world_size=1)
         parallel_state.initialize_model_parallel()
         model_parallel_cuda_manual_seed(spec.get("seed", 1))
         shape, recompute = spec["model"], "R" in spec["techniques"]
@@ -44,14 +56,13 @@ class Training:
             activation_func=torch.nn.functional.silu if shape["gated_mlp"] else torch.nn.functional.gelu,
             add_bias_linear=shape["linear_bias"], hidden_dropout=0.0, attention_dropout=0.0,
             bf16=half == "bf16", fp16=half == "fp16", pipeline_dtype=torch_worker.DTYPES[half],
+            params_dtype=torch_worker.DTYPES[half],  # never there in full precision
             recompute_granularity="full" if recompute else None, recompute_method="uniform" if recompute else None,
             recompute_num_layers=1 if recompute else None)
-        model = GPTModel(config, get_gpt_layer_local_spec(), vocab_size=shape["vocab"],
+        model = GPTModel(config, layer_spec("F" in spec["techniques"]), vocab_size=shape["vocab"],
                          max_sequence_length=spec["seq_length"],
                          position_embedding_type="learned_absolute" if shape["learned_positions"] else "rope",
                          share_embeddings_and_output_weights=shape["tied_embeddings"]).cuda()
-        if half != "fp32":
-            model = model.to(torch_worker.DTYPES[half])
         self.parameters = self.learning = sum(p.numel() for p in model.parameters())
         self.model = DistributedDataParallel(
             config, DistributedDataParallelConfig(overlap_grad_reduce=True, use_distributed_optimizer=True), model)

@@ -2,10 +2,12 @@
 
     python torch_worker.py SPEC.json
 
-Started once it starts its ranks itself; under srun or torchrun it is the rank that they say. Nothing is downloaded:
-weights and tokens are random.
+Started once it starts its ranks itself; under srun or torchrun it is the rank that they say. ORRERY_BENCH_LAUNCH is "one"
+or "srun" where `orrery bench` started it: what that itself runs in leaves variables of a rank as well. Nothing is
+downloaded: weights and tokens are random.
 """
 import contextlib
+import gc
 import json
 import os
 import platform
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import time
 
-from report import host_bytes, missing, refuse, tell
+from report import forget_host_peak, host_bytes, missing, refuse, tell
 
 try:
     import torch
@@ -35,15 +37,19 @@ def die_with_parent():
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def start_ranks(spec_path, world):
-    """One process a rank. The first that fails ends the others; its status is ours."""
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return str(free.getsockname()[1])
+
+
+def start_ranks(spec_path, world):
+    """One process a rank. The first that fails ends the others; its status is ours."""
+    port = free_port()
     ranks = []
     for rank in range(world):
-        env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
-                   MASTER_PORT=str(port))
+        env = dict(os.environ, ORRERY_BENCH_LAUNCH="", RANK=str(rank), LOCAL_RANK=str(rank),
+                   WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
         ranks.append(subprocess.Popen([sys.executable, sys.argv[0], spec_path], env=env, preexec_fn=die_with_parent))
     status = 0
     running = list(ranks)
@@ -64,13 +70,19 @@ def first_of(names):
     return next((int(os.environ[n]) for n in names if os.environ.get(n)), None)
 
 
+def given_rank(names=("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")):
+    """The rank that a launcher made this process; None: it is to start its ranks itself."""
+    launch = os.environ.get("ORRERY_BENCH_LAUNCH")
+    return None if launch == "one" else first_of([n for n in names if launch != "srun" or n.startswith("SLURM")])
+
+
 class Place:
     """Which rank this is, and the device it computes on."""
 
     def __init__(self, spec):
         self.world = spec["gpus"]
-        self.rank = first_of(["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"]) if self.world > 1 else 0
-        local = first_of(["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"]) if self.world > 1 else 0
+        self.rank = given_rank() if self.world > 1 else 0
+        local = given_rank(("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")) if self.world > 1 else 0
         wanted = spec.get("device", "auto")
         self.cuda = wanted != "cpu" and torch.cuda.is_available()
         if wanted == "cuda" and not self.cuda:
@@ -83,10 +95,14 @@ class Place:
         else:
             cores = len(os.sched_getaffinity(0))
             torch.set_num_threads(spec.get("threads") or max(1, cores // self.world))
+        if self.world == 1:
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+        elif "MASTER_ADDR" not in os.environ:  # srun: rank 0 is on the first node
+            os.environ["MASTER_ADDR"] = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
+            os.environ["MASTER_PORT"] = str(20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000)
+        # Frameworks that look for themselves find the same, also of a single rank.
+        os.environ.update(RANK=str(self.rank), LOCAL_RANK=str(local), WORLD_SIZE=str(self.world))
         if self.world > 1:
-            if "MASTER_ADDR" not in os.environ:  # srun: rank 0 is on the first node
-                os.environ["MASTER_ADDR"] = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
-                os.environ["MASTER_PORT"] = str(20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000)
             dist.init_process_group("nccl" if self.cuda else "gloo", rank=self.rank, world_size=self.world)
 
     def wait(self):
@@ -99,9 +115,11 @@ class Place:
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def build(spec, place):
-    from adapters import add_lora, add_prompt, freeze, quantize
-    from llama import Llama
+def build(spec, place, shard_layer=lambda layer: layer, all_cast=False):
+    """The model on its device. Layers are cast, quantised, given adapters and sharded one by one: the whole model is
+    not there in full precision, where the run itself needs it in less. `all_cast`: what learns is cast as well."""
+    from adapters import add_lora, add_prompt, cast, freeze, quantize
+    from llama import Llama, made_on
 
     letters, shape, dtype = set(spec["techniques"]), spec["model"], DTYPES[spec["precision"]]
     if shape.get("experts"):
@@ -111,31 +129,46 @@ def build(spec, place):
         refuse(f"torch {torch.__version__} has no scaled_dot_product_attention")
     torch.manual_seed(spec.get("seed", 1))
     positions = spec["seq_length"] + spec.get("output_tokens", 0) + spec.get("prompt_tokens", 0)
-    with torch.device(place.device) if hasattr(torch, "get_default_device") else contextlib.nullcontext():
-        model = Llama(shape, flash, "R" in letters, positions)
-    model = model.to(place.device)
-    if letters & {"L", "QL", "P"} or (spec["task"] == "finetune" and "Q" in letters):
-        freeze(model, dtype)
-    if letters & {"Q", "QL"}:
-        quantize(model, place.device, dtype if dtype != torch.float32 else torch.bfloat16)
-    if letters & {"L", "QL"}:
-        add_lora(model, spec.get("lora_rank", 64))
+    frozen = letters & {"L", "QL", "P"} or (spec["task"] == "finetune" and "Q" in letters)
+    # Beside weights in 4 bits: norms, embedding and head; in full precision, as what learns is everywhere.
+    learns_beside_4_bits = "Q" in letters and "P" not in letters and spec["task"] != "inference"
+
+    def as_it_stays(module):
+        if frozen or spec["task"] == "inference":
+            freeze(module, dtype)
+        elif all_cast:
+            cast(module, dtype)
+
+    def finish(layer):
+        as_it_stays(layer.to(place.device))
+        if letters & {"Q", "QL"}:
+            quantize(layer, place.device, dtype if dtype != torch.float32 else torch.bfloat16)
+        if letters & {"L", "QL"}:
+            add_lora(layer, spec.get("lora_rank", 64))
+        if learns_beside_4_bits:
+            let_learn(layer.input_layernorm)
+            let_learn(layer.post_attention_layernorm)
+        return shard_layer(layer)
+
+    def let_learn(module):
+        cast(module, torch.float32)
+        module.requires_grad_(True)
+
+    with made_on(place.device):
+        model = Llama(shape, flash, "R" in letters, positions, finish)
+    for name, child in model.named_children():
+        if name != "layers":
+            as_it_stays(child.to(place.device))
+            if learns_beside_4_bits:
+                let_learn(child)
     if "P" in letters:
         add_prompt(model, spec.get("prompt_tokens", 32))
-    if letters == {"Q"} and spec["task"] != "inference":  # norms, embedding and head learn
-        for name, p in model.named_parameters():
-            if p.is_floating_point() and ("norm" in name or "embed" in name or "head" in name):
-                p.requires_grad_(True)
-    if spec["task"] == "inference":
-        for p in model.parameters():
-            if p.is_floating_point():
-                p.data = p.data.to(dtype)
-        model.eval()
-    return model
+    return model.eval() if spec["task"] == "inference" else model
 
 
-def shard(model, spec, place):
-    """FullyShardedDataParallel: Z3 and the framework's own way keep weights sharded, Z2 keeps them whole."""
+def sharder(spec):
+    """`shard(module)` by FullyShardedDataParallel: Z3 and the framework's own way keep weights sharded, Z2 keeps them
+    whole."""
     offload = any(letter.endswith("O") for letter in spec["techniques"])
     keep = any(letter.startswith("Z2") for letter in spec["techniques"])
     dtype = DTYPES[spec["precision"]]
@@ -146,35 +179,31 @@ def shard(model, spec, place):
 
         mixed = MixedPrecision(dtype, dtype, dtype) if dtype != torch.float32 else None
         how = ShardingStrategy.SHARD_GRAD_OP if keep else ShardingStrategy.FULL_SHARD
-        for i, layer in enumerate(model.layers):
-            model.layers[i] = FullyShardedDataParallel(layer, sharding_strategy=how, mixed_precision=mixed,
+        return lambda module: FullyShardedDataParallel(module, sharding_strategy=how, mixed_precision=mixed,
                                                        cpu_offload=CPUOffload(offload), use_orig_params=True)
-        return FullyShardedDataParallel(model, sharding_strategy=how, mixed_precision=mixed,
-                                        cpu_offload=CPUOffload(offload), use_orig_params=True)
     mixed = MixedPrecisionPolicy(dtype, torch.float32) if dtype != torch.float32 else MixedPrecisionPolicy()
     policy = CPUOffloadPolicy() if offload else OffloadPolicy()
-    for layer in model.layers:
-        fully_shard(layer, reshard_after_forward=not keep, mp_policy=mixed, offload_policy=policy)
-    return fully_shard(model, reshard_after_forward=not keep, mp_policy=mixed, offload_policy=policy)
+    return lambda module: fully_shard(module, reshard_after_forward=not keep, mp_policy=mixed, offload_policy=policy)
 
 
 class Training:
     def __init__(self, spec, place):
         self.spec, self.place = spec, place
-        self.model = build(spec, place)
-        self.plain = self.model
-        self.parameters = sum(p.numel() for p in self.model.parameters())
-        self.model.train()
         fsdp = spec["framework"] == "fsdp" and place.world > 1
         dtype = DTYPES[spec["precision"]]
         self.autocast = (contextlib.nullcontext if fsdp or dtype == torch.float32 else
                          lambda: torch.autocast(place.device.type, dtype))
         if fsdp:
-            self.model = self.plain = shard(self.model, spec, place)
-        elif place.world > 1:
+            shard = sharder(spec)
+            self.model = shard(_Loss(build(spec, place, shard)))
+        else:
+            self.model = _Loss(build(spec, place))
+        self.model.train()
+        if place.world > 1 and not fsdp:
             ids = [place.device.index] if place.cuda else None
-            self.model = torch.nn.parallel.DistributedDataParallel(_Loss(self.model), device_ids=ids)
-        learns = [p for p in self.plain.parameters() if p.requires_grad]
+            self.model = torch.nn.parallel.DistributedDataParallel(self.model, device_ids=ids)
+        self.parameters = sum(p.numel() for p in self.model.parameters())
+        learns = [p for p in self.model.parameters() if p.requires_grad]
         self.learning = sum(p.numel() for p in learns)
         self.optimizer = torch.optim.AdamW(learns, lr=1e-4)
         self.scaler = torch.cuda.amp.GradScaler() if place.cuda and dtype == torch.float16 and not fsdp else None
@@ -187,8 +216,7 @@ class Training:
         tokens = self.batches[self.count % len(self.batches)].to(self.place.device, non_blocking=True)
         self.count += 1
         with torch.profiler.record_function("forward"), self.autocast():
-            wrapped = isinstance(self.model, torch.nn.parallel.DistributedDataParallel)
-            loss = self.model(tokens) if wrapped else self.plain.loss(tokens)
+            loss = self.model(tokens)
         with torch.profiler.record_function("backward"):
             (self.scaler.scale(loss) if self.scaler else loss).backward()
         with torch.profiler.record_function("optimizer"):
@@ -202,7 +230,7 @@ class Training:
 
 
 class _Loss(torch.nn.Module):
-    """DistributedDataParallel calls forward; what it is to call is the loss."""
+    """What shards and what reduces gradients see to it in forward; what it is to call is the loss."""
 
     def __init__(self, model):
         super().__init__()
@@ -275,7 +303,7 @@ def main(job_of, before=lambda: None):
     with open(spec_path, encoding="utf-8") as file:
         spec = json.load(file)
     before()
-    if spec["gpus"] > 1 and first_of(["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"]) is None:
+    if spec["gpus"] > 1 and given_rank() is None:
         sys.exit(start_ranks(spec_path, spec["gpus"]))
     place = Place(spec)
     if place.rank == 0:
@@ -284,6 +312,7 @@ def main(job_of, before=lambda: None):
         torch.backends.cuda.matmul.allow_tf32 = True
     heap = host_bytes("RssAnon")  # Python's and its libraries', before there is a model
     job = job_of(spec, place)
+    forget_setup(place)
     if place.rank == 0:
         tell("ready", parameters=job.parameters, learning=job.learning)
 
@@ -310,7 +339,8 @@ def main(job_of, before=lambda: None):
         memory["device_peak_bytes"] = torch.cuda.max_memory_reserved()
         memory["device_allocated_bytes"] = torch.cuda.max_memory_allocated()
         free, total = torch.cuda.mem_get_info()
-        memory["device_used_bytes"] = total - free
+        # What is not the allocator's (contexts, libraries) stays as it is.
+        memory["device_used_bytes"] = total - free - torch.cuda.memory_reserved() + memory["device_peak_bytes"]
     tell("memory", **memory)
     if spec.get("trace_steps", 0) > 0:
         profile(spec, place, job)
@@ -321,16 +351,26 @@ def main(job_of, before=lambda: None):
         tell("done")
 
 
+def forget_setup(place):
+    """Peaks are those of the steps: what making the model took beside it is given back and not counted."""
+    gc.collect()
+    if place.cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    forget_host_peak()
+
+
 def profile(spec, place, job):
     activities = [torch.profiler.ProfilerActivity.CPU]
     if place.cuda:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     path = os.path.join(spec["trace_directory"], f"rank-{place.rank}.json")
     with torch.profiler.profile(activities=activities, record_shapes=True, with_stack=True) as profiler:
-        for _ in range(spec["trace_steps"]):
-            job.step()
-            place.wait()
-            profiler.step()
+        for i in range(spec["trace_steps"]):
+            # What profiler.step() marks with a schedule alone: without marks a trace is one long step.
+            with torch.profiler.record_function(f"ProfilerStep#{i}"):
+                job.step()
+                place.wait()
     profiler.export_chrome_trace(path + ".part")
     os.rename(path + ".part", path)
     if place.rank == 0:
