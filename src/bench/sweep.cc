@@ -14,6 +14,7 @@
 #include <map>
 
 #include "base/json_text.h"
+#include "base/unix_time.h"
 #include "bench/slurm_execution.h"
 #include "processes/find.h"
 
@@ -23,10 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kGrace = 5;  // s
-
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // Out of memory at a batch of which the search said that it fits: what the search goes on from, and no result; the
 // runner may have been killed before it said so.
