@@ -85,7 +85,13 @@ struct Seen {
   std::int64_t step_told = -1, step_seen = -1;
   Ns step_at = 0;  // when it was done
   StepClock times;
-  Ns beat_at = 0;  // of the rank that is furthest, by its own clock
+  Ns beat_at = 0;           // of the rank that is furthest, by its own clock
+  bool waits = false;       // as its runner says
+  std::string unreadable;   // of its logs: why
+  bool beats = false;       // heartbeats were heard
+  std::set<EventKind> end;  // that its runner foresees, told
+  // Nothing can be seen to move then: that is no hang.
+  bool rests() const { return waits || (!unreadable.empty() && !beats); }
   double loss = 0;
   std::vector<std::pair<std::int64_t, double>> step_seconds;  // recent ones: what a save cost
   std::vector<std::int64_t> saves;                            // that its logs tell of, not counted yet
@@ -94,12 +100,6 @@ struct Seen {
   std::string queued_for;          // why it is in a queue; "" = it is not
   std::set<std::string> queued_told;
   Clock::time_point queued_since{};
-  bool waits = false;       // as its runner says
-  std::string unreadable;   // of its logs: why
-  bool beats = false;       // heartbeats were heard
-  std::set<EventKind> end;  // that its runner foresees, told
-  // Nothing can be seen to move then: that is no hang.
-  bool rests() const { return waits || (!unreadable.empty() && !beats); }
 };
 
 class Supervisor {
