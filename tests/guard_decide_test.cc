@@ -509,6 +509,12 @@ TEST(GuardDecide, ADryRunOnlyTells) {
     EXPECT_EQ(t.last.kind, "dry-run");
     EXPECT_TRUE(t.last.actions.empty());
   }
+  const std::size_t told = t.s.told.size();
+  for (int left = 119; left > 0; --left) {
+    t.tell(EventKind::time_limit_near, std::to_string(left) + " s until its time limit");
+    EXPECT_EQ(t.last.kind, "") << "said already";
+  }
+  EXPECT_EQ(t.s.told.size(), told);
   t.ends({}, 9);
   EXPECT_EQ(t.last.kind, "stop");
 }

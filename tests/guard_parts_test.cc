@@ -49,6 +49,7 @@ TEST(GuardHeartbeats, LinesOfRanks) {
   for (const char* bad : {"", "17", "17 99", "x 99 compute", "17 9x compute", "\xff\xfe"})
     EXPECT_FALSE(read_beat(bad, false, b)) << bad;
   EXPECT_FALSE(read_beat("-1 17 99 compute", true, b));
+  EXPECT_FALSE(read_beat("9223372036854775807 99 compute", false, b)) << "no step to count on from";
 }
 
 TEST(GuardHeartbeats, FilesOfThisAttemptAlone) {

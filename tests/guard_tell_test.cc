@@ -1,8 +1,12 @@
 // Metrics and the webhook.
 #include <gtest/gtest.h>
 #include <httplib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -124,6 +128,7 @@ TEST(GuardTell, MetricsOverHttpOnLoopbackAlone) {
   for (const char* line :
        {"# TYPE orrery_guard_step gauge\norrery_guard_step{job=\"a job\"} 12\n",
         "orrery_guard_state{job=\"a job\",state=\"running\"} 1\n", "orrery_guard_restarts_total{job=\"a job\"} 2\n",
+        "# TYPE orrery_guard_useful_seconds gauge\norrery_guard_useful_seconds{job=\"a job\"} 50\n",
         "orrery_guard_ettr_ratio{job=\"a job\"} 0.5\n",
         "orrery_guard_lost_seconds_total{job=\"a job\",cause=\"NCCL \\\"x\\\"\"} 3\n",
         "orrery_guard_since_last_step_seconds{job=\"a job\"} 1.5\n",
@@ -132,6 +137,25 @@ TEST(GuardTell, MetricsOverHttpOnLoopbackAlone) {
   EXPECT_EQ(client.Get("/")->status, 404);
   EXPECT_FALSE(MetricsServer::open("127.0.0.1:" + std::to_string((*server)->port()))) << "taken";
   EXPECT_FALSE(MetricsServer::open("nonsense"));
+}
+
+TEST(GuardTell, AClientThatDripsHoldsTheMetricsForALittleWhileOnly) {
+  auto server = MetricsServer::open(":0");
+  ASSERT_TRUE(server) << server.error().line();
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>((*server)->port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  bool closed = false;
+  for (int i = 0; i < 400 && !closed; ++i) {  // 20 s
+    char byte = 'x';
+    closed = ::send(fd, &byte, 1, MSG_NOSIGNAL) < 0 || ::recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  ::close(fd);
+  EXPECT_TRUE(closed);
 }
 
 }  // namespace

@@ -166,6 +166,28 @@ TEST(GuardWatch, HeartbeatsAloneTellSteps) {
   EXPECT_EQ(job.watch.node_of(0), "node7");
 }
 
+// Steps are counted anew in each epoch, or ranks go back to a checkpoint by themselves (torchrun).
+TEST(GuardWatch, StepsThatBeginAnewAreProgress) {
+  Job job;
+  job.train(40, 1);
+  for (const std::int64_t back : {0, 20}) {
+    job.step = back;
+    for (int i = 0; i < 15; ++i) {
+      job.train(1, 10);
+      EXPECT_FALSE(job.sees(EventKind::no_progress)) << back << " " << i;
+    }
+  }
+  EXPECT_EQ(job.watch.last_step(), 40) << "the furthest";
+  EXPECT_DOUBLE_EQ(job.watch.usual_step_s(), 1);
+  StepSample again;
+  again.step = job.step;
+  for (int i = 0; i < 3; ++i) {
+    job.wait(10);
+    job.watch.step(job.now, again);
+  }
+  EXPECT_TRUE(job.sees(EventKind::no_progress)) << "the same step again and again is none";
+}
+
 // A quick job: the first look at the heartbeats is late, and it stands still then.
 TEST(GuardWatch, LogsTellOfTheStepsBeforeTheFirstHeartbeat) {
   Job job;
@@ -210,6 +232,13 @@ TEST(GuardWatch, NodesThatDoNotAnswerCountOnlyWhenNothingMoves) {
     job.watch.nodes_lost(job.now, {"b"});
   }
   EXPECT_TRUE(job.sees(EventKind::lost));
+  for (int i = 0; i < 30; ++i) {
+    job.wait(1);
+    job.watch.nodes_lost(job.now, {"b"});
+    EXPECT_FALSE(job.sees(EventKind::lost)) << "told once";
+  }
+  job.watch.nodes_lost(job.now, {"b", "c"});
+  EXPECT_TRUE(job.sees(EventKind::lost)) << "another one";
 }
 
 TEST(GuardWatch, LossesThatAreNotFinite) {
@@ -224,6 +253,56 @@ TEST(GuardWatch, LossesThatAreNotFinite) {
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].kind, EventKind::bad_loss);
   EXPECT_EQ(events[0].step, 43);
+}
+
+// Merged output of eight ranks: a step counts once, by their mean.
+TEST(GuardWatch, AStepIsJudgedOnceHoweverManyRanksLogIt) {
+  for (const bool numbered : {true, false}) {
+    for (const bool labelled : {true, false}) {
+      if (!numbered && !labelled) continue;
+      Job job;
+      const auto all = [&](double loss) {
+        job.wait(1);
+        ++job.step;
+        for (std::int32_t rank = 0; rank < 8; ++rank) {
+          StepSample s;
+          if (numbered) s.step = job.step;
+          if (labelled) s.rank = rank;
+          s.loss = loss;
+          job.watch.step(job.now, s);
+        }
+      };
+      for (int i = 0; i < 40; ++i) all(2.0 + 0.01 * (i % 5));
+      all(6.0);
+      all(2.0);
+      all(NAN);
+      all(2.0);
+      for (int i = 0; i < 7; ++i) all(6.0);
+      EXPECT_FALSE(job.sees(EventKind::bad_loss)) << numbered << labelled;
+      all(6.0);
+      const auto events = job.look();
+      ASSERT_EQ(events.size(), 1u);
+      EXPECT_EQ(events[0].step, numbered ? 45 : -1);
+      Job nan;
+      nan.train(40, 1);
+      std::swap(job, nan);
+      all(NAN);
+      EXPECT_FALSE(job.sees(EventKind::bad_loss)) << numbered << labelled;
+      all(NAN);
+      EXPECT_TRUE(job.sees(EventKind::bad_loss)) << numbered << labelled;
+    }
+  }
+}
+
+// Other stages of a pipeline have no loss to tell.
+TEST(GuardWatch, ALossThatOnlySomeRanksHaveIsNoTrouble) {
+  Job job;
+  for (int i = 0; i < 40; ++i) {
+    job.train(1, 1, NAN);
+    --job.step;
+    job.train(1, 1, 2.0);
+    EXPECT_FALSE(job.sees(EventKind::bad_loss)) << i;
+  }
 }
 
 TEST(GuardWatch, ASpikeThatComesDownIsNone) {

@@ -131,6 +131,27 @@ TEST(LogText, StepsOfManyTrainers) {
   EXPECT_DOUBLE_EQ(t.steps.loss[2], 2.31);
   EXPECT_DOUBLE_EQ(t.steps.seconds[2], 2.52);
   EXPECT_DOUBLE_EQ(t.steps.loss[3], 2.1725);
+  const LogTable fast = read_text_log("step: 5 loss: 2.1 tps: 7654\nstep: 6 loss: 2.1 tps: 7654 step_time: 60\n");
+  EXPECT_EQ(fast.steps.relative, (std::vector<std::uint8_t>{1, 0})) << "how fast is not how long";
+  EXPECT_DOUBLE_EQ(fast.steps.seconds[1], 60);
+}
+
+// Steps of 100 s that say how many tokens a second they took: 20 minutes without one is no hang.
+TEST(LogText, AThroughputIsNotTakenForTheTimeOfAStep) {
+  std::string text;
+  const auto at = [](int seconds) {
+    char time[64];
+    std::snprintf(time, sizeof time, "2024-11-24 %02d:%02d:%02d,000 INFO ", 2 + seconds / 3600, seconds / 60 % 60,
+                  seconds % 60);
+    return std::string(time);
+  };
+  for (int i = 0; i < 20; ++i) text += at(100 * i) + "step: " + std::to_string(i) + " loss: 2.1 tps: 7654\n";
+  text += at(1900 + 1200) + "still evaluating\n";
+  for (const Evidence& e : diagnose_text(text).evidence) EXPECT_NE(e.why, "no-progress") << e.text;
+  text += at(1900 + 2400) + "still evaluating\n";
+  bool hangs = false;
+  for (const Evidence& e : diagnose_text(text).evidence) hangs = hangs || e.why == "no-progress";
+  EXPECT_TRUE(hangs);
 }
 
 // A flood of one message, with steps between, keeps so many first and so many last rows, whatever its length.

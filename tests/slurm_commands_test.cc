@@ -8,6 +8,7 @@
 #include "processes/child.h"
 #include "slurm/command.h"
 #include "slurm/slurm.h"
+#include "supervisor/slurm_runner.h"
 #include "temp_dir.h"
 
 namespace orrery::slurm {
@@ -62,6 +63,41 @@ TEST_F(SlurmCommands, SilenceIsNotAJobThatIsGone) {
       silent.error().line(),
       "squeue -h -t all: slurm_load_jobs error: Unable to contact slurm controller (connect failure) (is slurmctld "
       "running? scontrol ping tells)");
+}
+
+// In the queue and while it is suspended nothing of it can move, and it cannot save either.
+TEST_F(SlurmCommands, AnAttemptInTheQueueOrSuspendedWaits) {
+  const SlurmFiles files(dir_.path.string(), 1);
+  std::filesystem::create_directory(files.directory);
+  SlurmOptions options;
+  options.ask_s = 0;
+  SlurmRunner runner(dir_.path.string(), "orrery", options);
+  const auto says = [&](const std::string& state) {
+    play("squeue", "echo '5|" + state + "|None|10|N/A|n1|tok'");
+    play("scontrol", "printf 'JobId=5 JobName=tok\\n   JobState=" + state +
+                         " Reason=None\\n   Requeue=1 Restarts=0 ExitCode=0:0\\n   StartTime=10 EndTime=20\\n"
+                         "   PreemptEligibleTime=10 PreemptTime=15\\n'");
+    return runner.poll("5:1");
+  };
+  auto s = says("PENDING");
+  ASSERT_TRUE(s.has_value()) << s.error().line();
+  EXPECT_EQ(s->phase, AttemptPhase::pending);
+  EXPECT_TRUE(s->waits);
+  ASSERT_TRUE(*claim_attempt(files, "5"));
+  RankReport report;
+  report.node = "n1";
+  ASSERT_TRUE(write_line(files.rank(0), to_line(report), false).has_value());
+  s = says("SUSPENDED");
+  ASSERT_TRUE(s.has_value()) << s.error().line();
+  EXPECT_EQ(s->phase, AttemptPhase::running);
+  EXPECT_TRUE(s->waits);
+  EXPECT_EQ(s->reason, EndReason::none);
+  EXPECT_FALSE(s->time_left.has_value());
+  s = says("RUNNING");
+  ASSERT_TRUE(s.has_value()) << s.error().line();
+  EXPECT_FALSE(s->waits);
+  EXPECT_EQ(s->reason, EndReason::preempted);
+  EXPECT_TRUE(s->time_left.has_value());
 }
 
 TEST_F(SlurmCommands, ACommandThatHangsIsEndedAndTriedAgain) {

@@ -75,7 +75,7 @@ BenchReaders bench_readers(unsigned threads) {
     if (!table) return tl::unexpected(table.error());
     std::vector<LoggedStep> steps;
     for (std::size_t i = 0; i < table->steps.size(); ++i)
-      steps.push_back({table->steps.step[i], table->steps.seconds[i]});
+      steps.push_back({table->steps.step[i], table->steps.relative[i] == 0 ? table->steps.seconds[i] : -1});
     return steps;
   };
   r.dissect = [threads](const std::string& directory) { return dissected_shares(directory, threads); };

@@ -94,9 +94,10 @@ struct StepRows {
   std::vector<std::int64_t> step;                // -1 = not said
   std::vector<double> loss, seconds, grad_norm;  // NaN = not a number; seconds, grad_norm below 0 = not said
   std::vector<std::uint8_t> has_loss;
+  std::vector<std::uint8_t> relative;  // `seconds` are of a throughput: they compare with each other, and are none
 
   std::size_t size() const { return line.size(); }
-  auto columns() { return std::tie(file, line, rank, step, loss, seconds, grad_norm, has_loss); }
+  auto columns() { return std::tie(file, line, rank, step, loss, seconds, grad_norm, has_loss, relative); }
 };
 
 // One row a kind of line: what is left of it without digits.

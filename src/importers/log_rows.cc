@@ -251,6 +251,7 @@ void LogRowsWriter::step(const LinePrefix& prefix, std::uint64_t number) {
   s.step.push_back(v.step);
   s.loss.push_back(v.loss);
   s.seconds.push_back(v.seconds);
+  s.relative.push_back(v.relative);
   s.grad_norm.push_back(v.grad_norm);
   s.has_loss.push_back(v.has_loss);
   if (s.size() < options_.most_steps) return;

@@ -66,7 +66,8 @@ std::int64_t read_step_number(std::string_view s, bool& named) {
   return -1;
 }
 
-double read_seconds(std::string_view s) {
+double read_seconds(std::string_view s, bool& relative) {
+  relative = false;
   double value = 0;
   std::size_t at = s.find("time per iteration (");
   if (at != std::string_view::npos) {
@@ -93,7 +94,10 @@ double read_seconds(std::string_view s) {
   for (const std::string_view name : {"samples per second", "samples/s", "samples/sec", "tokens per second", "tokens/s",
                                       "tokens_per_sec", "tokens/gpu/second)", "throughput", "wps", "tps", "TFLOPs"}) {
     at = s.find(name);
-    if (at != std::string_view::npos && value_after(s, at + name.size(), value) && value > 0) return 1 / value;
+    if (at != std::string_view::npos && value_after(s, at + name.size(), value) && value > 0) {
+      relative = true;
+      return 1 / value;
+    }
   }
   return -1;
 }
@@ -128,7 +132,7 @@ bool read_step(std::string_view message, StepValues& values) {
   bool named = false;
   values.has_loss = read_loss(message, values.loss);
   values.step = read_step_number(message, named);
-  values.seconds = read_seconds(message);
+  values.seconds = read_seconds(message, values.relative);
   values.grad_norm = read_grad_norm(message);
   if (values.has_loss || (named && values.seconds >= 0)) return true;
   if (values.step < 0 || !is_training_bar(message)) return false;

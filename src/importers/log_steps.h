@@ -11,6 +11,7 @@ struct StepValues {
   bool has_loss = false;
   double loss = 0;        // NaN and infinities as logged
   double seconds = -1;    // of one step; below 0 = not said
+  bool relative = false;  // only how fast it was said: `seconds` compare with each other, and are none
   double grad_norm = -1;  // below 0 = not said; NaN as logged
 };
 

@@ -138,7 +138,8 @@ void hang(const LogTable& table, std::uint32_t file, std::vector<Evidence>& out)
   if (f.last_step_time.year != f.last_time.year) return;
   std::vector<double> seconds;
   for (std::size_t i = 0; i < table.steps.size(); ++i)
-    if (table.steps.file[i] == file && table.steps.seconds[i] > 0) seconds.push_back(table.steps.seconds[i]);
+    if (table.steps.file[i] == file && table.steps.seconds[i] > 0 && table.steps.relative[i] == 0)
+      seconds.push_back(table.steps.seconds[i]);
   // Where steps do not say how long they took: the time between them.
   if (seconds.empty() && f.first_step_time.year == f.last_step_time.year && f.steps > f.steps_before_time)
     seconds.push_back(static_cast<double>(f.last_step_time.in_year - f.first_step_time.in_year) * 1e-9 /
@@ -171,7 +172,10 @@ std::vector<Evidence> silent_evidence(const LogTable& table) {
   std::vector<Evidence> out;
   for (const Series& list : series(s, [&](std::size_t i) { return s.has_loss[i] != 0; })) losses(table, list, out);
   for (const Series& list : series(s, [&](std::size_t i) { return !(s.grad_norm[i] < 0); })) gradients(s, list, out);
-  for (const Series& list : series(s, [&](std::size_t i) { return s.seconds[i] > 0; })) straggler(s, list, out);
+  for (const bool relative : {false, true})
+    for (const Series& list :
+         series(s, [&](std::size_t i) { return s.seconds[i] > 0 && (s.relative[i] != 0) == relative; }))
+      straggler(s, list, out);
   for (std::uint32_t f = 0; f < table.files.size(); ++f) hang(table, f, out);
   return out;
 }

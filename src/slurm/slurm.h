@@ -54,6 +54,9 @@ struct Job {
   std::int64_t preempted_s = 0;  // when Slurm gave notice of preemption, as job() tells; 0 = it did not
 };
 
+// Its processes are stopped, by Slurm or by SIGSTOP to the whole job.
+inline bool is_suspended(const Job& job) { return job.state_text == "SUSPENDED" || job.state_text == "STOPPED"; }
+
 // Asks squeue, then sacct where accounts are kept, then scontrol for what squeue does not tell. A job that nobody knows
 // has state `unknown`.
 Result<Job> job(JobId id, const Terms& terms = {});

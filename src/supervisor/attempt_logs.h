@@ -17,7 +17,8 @@ struct LogNews {
   std::vector<StepSample> steps;    // that came since the last look, in order of their lines
   std::vector<std::int64_t> saves;  // iterations of saves that began since
   bool grew = false;
-  bool saving = false;             // the last that was said of steps and saves is a save
+  bool saving = false;             // the last that was said of steps and saves, in whichever log, is a save
+  std::string unreadable;          // a log that cannot be read now, and why; "" = all can
   std::optional<Finding> finding;  // where it changed since the last look
 };
 
@@ -25,7 +26,8 @@ using SharedRules = std::shared_future<std::shared_ptr<Matcher>>;  // compiling 
 
 class AttemptLogs {
  public:
-  // A file that is not there yet is waited for. Precondition: the rules are never null.
+  // A file that is not there yet is waited for; one that is cut short or replaced is read from its begin, and one that
+  // cannot be read is tried again and again. Precondition: the rules are never null.
   AttemptLogs(SharedRules rules, std::vector<std::string> paths);
   ~AttemptLogs();
   AttemptLogs(const AttemptLogs&) = delete;

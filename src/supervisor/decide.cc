@@ -264,10 +264,10 @@ class Decider {
     because(describe(*e_.finding));
   }
 
-  // Kills what still runs, of which `f` is the reason. A dry run only says so.
-  bool only_said(const std::string& what) {
+  // A dry run only says what would be done, once for what has the same key.
+  bool only_said(const std::string& key, const std::string& what) {
     if (!s_.policy.dry_run) return false;
-    if (tell_once(what)) say("dry-run", "would now: " + what);
+    if (tell_once("dry-run " + key)) say("dry-run", "would now: " + what);
     return true;
   }
 
@@ -290,7 +290,9 @@ class Decider {
 
   void lost() {
     if (!live()) return;
-    if (only_said("kill it, a node of it is lost: " + e_.text)) return because(e_.text);
+    std::string key = "lost";
+    for (const NodeReport& n : e_.nodes) key += " " + n.node;
+    if (only_said(key, "kill it, a node of it is lost: " + e_.text)) return because(e_.text);
     Failure f = failure_now(FailureKind::infrastructure, "Node Failure", "Node Failure");
     for (const NodeReport& n : e_.nodes) f.lost.push_back(n.node);
     if (!f.lost.empty()) f.node = f.lost.front();
@@ -311,7 +313,7 @@ class Decider {
       if (tell_once("loss")) say("notice", e_.text + "; left alone: no directory of checkpoints is known");
       return;
     }
-    if (only_said("go back to an earlier checkpoint: " + e_.text)) return;
+    if (only_said("loss", "go back to an earlier checkpoint: " + e_.text)) return;
     Failure f = failure_now(FailureKind::numbers, std::isfinite(e_.loss) ? "Loss spike" : "Loss not finite", "loss");
     f.bad_step = e_.step;
     f.evidence.push_back(e_.text);
@@ -326,7 +328,8 @@ class Decider {
       if (tell_once("no steps")) say("notice", "whether it makes progress cannot be told");
       return because(e_.text);
     }
-    if (only_said("take stacks, kill it and start it again: " + e_.text)) return because(e_.text);
+    if (only_said(fmt::format("hang {}", s_.step), "take stacks, kill it and start it again: " + e_.text))
+      return because(e_.text);
     Failure f = failure_now(FailureKind::hang, "Hang", "hang");
     if (s_.finding && s_.finding->verdict == "failed" && s_.finding->ended) {
       // Some of it failed, and the rest waits for that for ever.
@@ -358,7 +361,7 @@ class Decider {
     because(e_.text);
     const bool can = s_.policy.straggler == OnStraggler::replace && !e_.node.empty() && !is_out(e_.node);
     if (!can) return say("notice", "a straggler, reported only");
-    if (only_said("replace " + e_.node)) return;
+    if (only_said("replace " + e_.node, "replace " + e_.node)) return;
     Failure f = failure_now(FailureKind::straggler, "Straggler", "straggler");
     f.node = e_.node;
     f.exclude = true;
@@ -376,7 +379,7 @@ class Decider {
 
   void to_be_ended(const std::string& reason, const std::string& cause) {
     if (s_.phase != GuardPhase::running) return;
-    if (only_said("ask it to save: " + e_.text)) return;
+    if (only_said(reason, "ask it to save: " + e_.text)) return;
     Failure f = failure_now(FailureKind::interrupted, reason, cause);
     f.evidence.push_back(e_.text);
     s_.failure = std::move(f);

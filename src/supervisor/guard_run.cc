@@ -85,7 +85,13 @@ struct Seen {
   std::int64_t step_told = -1, step_seen = -1;
   Ns step_at = 0;  // when it was done
   StepClock times;
-  Ns beat_at = 0;  // of the rank that is furthest, by its own clock
+  Ns beat_at = 0;           // of the rank that is furthest, by its own clock
+  bool waits = false;       // as its runner says
+  std::string unreadable;   // of its logs: why
+  bool beats = false;       // heartbeats were heard
+  std::set<EventKind> end;  // that its runner foresees, told
+  // Nothing can be seen to move then: that is no hang.
+  bool rests() const { return waits || (!unreadable.empty() && !beats); }
   double loss = 0;
   std::vector<std::pair<std::int64_t, double>> step_seconds;  // recent ones: what a save cost
   std::vector<std::int64_t> saves;                            // that its logs tell of, not counted yet
@@ -112,7 +118,7 @@ class Supervisor {
   Result<GuardState> run();
 
  private:
-  // Unix time that never jumps: the clock of the machine may be set while the supervisor runs.
+  // Unix time that never jumps: the clock of the machine may be set while the supervisor runs, or between two.
   Ns now() const { return wall_ + std::chrono::nanoseconds(Clock::now() - steady_).count(); }
 
   void hear(GuardEvent e);
@@ -142,6 +148,9 @@ class Supervisor {
   void end_of_attempt(const AttemptState& state);
   void fence();
   void trouble(const std::string& what, const Error& error);
+  void warn(const std::string& line) const {
+    if (hooks_.warned) hooks_.warned(line);
+  }
 
   const GuardOptions& o_;
   JobRunner& runner_;
@@ -154,8 +163,9 @@ class Supervisor {
   std::optional<Heartbeats> heartbeats_;
   Watch watch_;
   Ns wall_;
+  Ns ahead_ = 0;  // of the machine's clock, which was set back since the supervisor before
   Clock::time_point steady_;
-  Ns watched_ = 0;  // time in which the supervisor looked: the clock of `watch_`
+  Ns watched_ = 0;  // time in which the supervisor looked and something could be seen: the clock of `watch_`
   std::optional<Clock::time_point> looked_at_;
   Seen seen_;
   std::optional<Action> finding_start_;  // the runner does not know yet whether it was started
@@ -179,9 +189,6 @@ void Supervisor::hear(GuardEvent e) {
   Decision d = decide(std::move(s_), e);
   s_ = std::move(d.next);
   // A full disk: the job goes on meanwhile, and nothing is done for what is not written.
-  const auto warn = [&](const std::string& line) {
-    if (hooks_.warned) hooks_.warned(line);
-  };
   for (int i = 0;; ++i) {
     const Status ok = journal_->append(e, d);
     if (ok && i > 0) warn("its journal can be written again");
@@ -300,7 +307,7 @@ void Supervisor::tell_state(GuardEvent& started) const {
   if (!state) return;
   started.state = *state;
   const Ns at = now();
-  if (state->started != 0) started.at = std::clamp(state->started, std::min(s_.attempts.back().asked, at), at);
+  if (state->started != 0) started.at = std::clamp(state->started + ahead_, std::min(s_.attempts.back().asked, at), at);
 }
 
 void Supervisor::start(const Action& a) {
@@ -528,7 +535,7 @@ void Supervisor::begin_seeing() {
   seen_.logs = std::make_unique<AttemptLogs>(rules_, std::vector<std::string>{stem + ".out", stem + ".err"});
   const AttemptRecord& r = s_.attempts.back();
   watch_.begin_attempt(watched_, r.skip_from, r.skip_to);
-  if (heartbeats_) heartbeats_->begin_attempt(r.started);
+  if (heartbeats_) heartbeats_->begin_attempt(r.started - ahead_);
   // Longer ago than between two looks: nobody was there.
   seen_.times = StepClock(r.started, static_cast<double>(now() - r.started) * 1e-9 > kMostGap_s + 5 * o_.poll_s);
 }
@@ -539,17 +546,27 @@ Ns Supervisor::when_done() const {
   const Ns at = now();
   const AttemptRecord& r = s_.attempts.back();
   if (seen_.step_seen >= 0) return at;
-  Ns told = seen_.beat_at;
+  Ns told = seen_.beat_at != 0 ? seen_.beat_at + ahead_ : 0;
   for (const char* name : {"out", "err"}) {
     struct stat file {};
     if (seen_.beat_at != 0 || ::stat(fmt::format("{}/attempt-{}.{}", directory_, s_.attempt, name).c_str(), &file) != 0)
       continue;
-    told = std::max(told, Ns{file.st_mtim.tv_sec} * 1'000'000'000 + file.st_mtim.tv_nsec);
+    told = std::max(told, Ns{file.st_mtim.tv_sec} * 1'000'000'000 + file.st_mtim.tv_nsec + ahead_);
   }
   return std::clamp(told, std::min(at, std::max(r.started, r.last_progress)), at);
 }
 
 void Supervisor::take_logs(LogNews news) {
+  if (news.unreadable != seen_.unreadable) {
+    seen_.unreadable = news.unreadable;
+    if (news.unreadable.empty()) {
+      warn("the job's logs can be read again");
+    } else {
+      const Error error{"cannot be read: " + news.unreadable, directory_, ""};
+      trouble("logs", error);
+      warn("the job's logs cannot be read, and no hang is seen in them until they can: " + error.line());
+    }
+  }
   for (const StepSample& sample : news.steps) {
     watch_.step(watched_, sample);
     seen_.times.logged(sample.seconds);
@@ -661,6 +678,7 @@ void Supervisor::attend() {
       if (b.step >= furthest) seen_.beat_at = b.step > furthest ? b.time : std::max(seen_.beat_at, Ns{b.time});
       furthest = std::max(furthest, b.step);
     }
+    seen_.beats = seen_.beats || !beats.empty();
     watch_.beats(watched_, beats);
   }
   look_for_checkpoints();
@@ -669,6 +687,7 @@ void Supervisor::attend() {
   if (!state) {
     trouble("state of the attempt", state.error());
   } else {
+    seen_.waits = state->waits;
     if (!state->nodes.empty()) seen_.nodes = state->nodes;
     const bool ending = state->phase == AttemptPhase::ending;
     if (ending && !seen_.ending_since) seen_.ending_since = Clock::now();
@@ -680,6 +699,7 @@ void Supervisor::attend() {
     watch_.nodes_lost(watched_, state->lost);
     tell_why_queued(*state);
     const auto tell = [&](EventKind kind, std::string text, double seconds) {
+      if (!seen_.end.insert(kind).second) return;
       flush_progress(true);
       GuardEvent e = event(kind, std::move(text));
       e.attempt = s_.attempt;
@@ -723,7 +743,8 @@ void Supervisor::look() {
   const auto at = Clock::now();
   if (looked_at_) {
     const double gap = std::chrono::duration<double>(at - *looked_at_).count();
-    watched_ += static_cast<Ns>(1e9 * std::min(gap, kMostGap_s + 5 * o_.poll_s));
+    const bool rests = seen_.attempt == s_.attempt && seen_.rests();
+    if (!rests) watched_ += static_cast<Ns>(1e9 * std::min(gap, kMostGap_s + 5 * o_.poll_s));
   }
   looked_at_ = at;
   const int stops = hooks_.stops_asked ? hooks_.stops_asked() : 0;
@@ -762,6 +783,8 @@ Result<GuardState> Supervisor::run() {
         "journal-torn", Severity::info, 1, journal_path(directory_),
         "the last line was being written when the supervisor before was ended: dropped, nothing was done for it");
   s_ = replay(known->entries);
+  ahead_ = std::max<Ns>(0, s_.now - now());
+  wall_ += ahead_;
   const std::string command = command_sum(o_.command);
   if (s_.outcome == GuardOutcome::done) {
     if (known->entries.front().event.handle == command) return s_;

@@ -14,8 +14,9 @@
 namespace orrery {
 namespace {
 
-constexpr std::size_t kLongest = 512;  // bytes of a heartbeat
-constexpr int kDatagrams = 4096;       // read at one look
+constexpr std::size_t kLongest = 512;                      // bytes of a heartbeat
+constexpr int kDatagrams = 4096;                           // read at one look
+constexpr std::int64_t kMostStep = 1'000'000'000'000'000;  // above it, it is none
 
 std::string_view next_word(std::string_view& text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\n')) text.remove_prefix(1);
@@ -36,6 +37,7 @@ bool number(std::string_view word, T& value) {
 bool read_beat(std::string_view line, bool with_rank, Beat& beat) {
   if (with_rank && (!number(next_word(line), beat.rank) || beat.rank < 0)) return false;
   if (!number(next_word(line), beat.step) || !number(next_word(line), beat.time)) return false;
+  if (beat.step > kMostStep) return false;
   beat.phase = next_word(line);
   beat.node = next_word(line);
   return !beat.phase.empty();

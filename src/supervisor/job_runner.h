@@ -60,6 +60,7 @@ struct AttemptState {
   Ns started = 0;                   // Unix time at which its command began; 0 = not known
   std::optional<double> time_left;  // seconds until its time limit; none = there is none
   std::vector<std::string> lost;    // nodes of it that do not answer the runner's own check now
+  bool waits = false;               // in the scheduler's queue, or suspended by it: nothing of it can move
 };
 
 struct NodeState {

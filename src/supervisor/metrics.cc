@@ -5,9 +5,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -17,7 +19,10 @@
 namespace orrery {
 namespace {
 
-constexpr int kClient_ms = 2000;  // that a client may take
+using Clock = std::chrono::steady_clock;
+
+constexpr int kClient_ms = 2000;  // that a client may take, in all
+constexpr int kStop_ms = 200;     // between looks whether the server is to end
 constexpr std::size_t kLongestRequest = 8192;
 
 std::string label(std::string_view text) {  // as Prometheus wants it
@@ -50,15 +55,6 @@ class Text {
   const char* name_ = "";
 };
 
-bool send_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const auto sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
-    if (sent <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(sent));
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string metrics_text(const std::string& job, const GuardState& s, const GuardAccount& a, std::uint64_t unsent) {
@@ -75,7 +71,7 @@ std::string metrics_text(const std::string& job, const GuardState& s, const Guar
   t.one("excluded_nodes", "gauge", "nodes left out", static_cast<double>(s.excluded.size()));
   t.one("goodput_ratio", "gauge", "useful share of the time in which an attempt ran", a.goodput());
   t.one("ettr_ratio", "gauge", "useful share of all time", a.ettr());
-  t.one("useful_seconds_total", "counter", "training that the state rests on", a.useful_s);
+  t.one("useful_seconds", "gauge", "training that the state rests on; less when it has to be done again", a.useful_s);
   t.metric("lost_seconds_total", "counter", "time lost, by cause");
   double since = 0;
   for (const LostTime& l : a.lost)
@@ -100,28 +96,37 @@ struct MetricsServer::Impl {
   int port = 0;
   std::thread thread;
   std::atomic<bool> stop{false};
-  std::mutex mutex;
+  mutable std::mutex mutex;
   std::string text;
 
   void serve() {
     while (!stop) {
       pollfd p{fd, POLLIN, 0};
-      if (::poll(&p, 1, 200) <= 0) continue;
+      if (::poll(&p, 1, kStop_ms) <= 0) continue;
       const int client = ::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC);
       if (client < 0) continue;
-      const timeval limit{kClient_ms / 1000, 0};
-      ::setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-      ::setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-      answer(client);
+      answer(client, Clock::now() + std::chrono::milliseconds(kClient_ms));
       ::close(client);
     }
   }
 
-  void answer(int client) {
+  // Until the client can be read from or written to; false: its time is over, or the server's.
+  bool ready(int client, short what, Clock::time_point end) const {
+    while (!stop) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+      if (left <= 0) return false;
+      pollfd p{client, what, 0};
+      if (::poll(&p, 1, static_cast<int>(std::min<std::int64_t>(left, kStop_ms))) > 0) return true;
+    }
+    return false;
+  }
+
+  void answer(int client, Clock::time_point end) const {
     std::string request;
     char part[1024];
     while (request.find("\r\n\r\n") == std::string::npos && request.size() < kLongestRequest) {
-      const auto got = ::recv(client, part, sizeof part, 0);
+      if (!ready(client, POLLIN, end)) return;
+      const auto got = ::recv(client, part, sizeof part, MSG_DONTWAIT);
       if (got <= 0) return;
       request.append(part, static_cast<std::size_t>(got));
     }
@@ -131,9 +136,15 @@ struct MetricsServer::Impl {
       const std::lock_guard lock(mutex);
       body = text;
     }
-    send_all(client, fmt::format("HTTP/1.1 {}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n"
-                                 "Connection: close\r\n\r\n{}",
-                                 known ? "200 OK" : "404 Not Found", body.size(), body));
+    const std::string all = fmt::format(
+        "HTTP/1.1 {}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n"
+        "Connection: close\r\n\r\n{}",
+        known ? "200 OK" : "404 Not Found", body.size(), body);
+    for (std::string_view left = all; !left.empty() && ready(client, POLLOUT, end);) {
+      const auto sent = ::send(client, left.data(), left.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent <= 0) return;
+      left.remove_prefix(static_cast<std::size_t>(sent));
+    }
   }
 };
 

@@ -348,6 +348,7 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
   if (j.state == slurm::State::pending && !again) {
     s.phase = AttemptPhase::pending;
     s.detail = j.reason;
+    s.waits = true;
     return s;
   }
   if (again && !slurm::is_over(j.state)) {
@@ -372,11 +373,12 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
     // So is word that it will be ended: Slurm ends what has lost a node.
     const bool told_so = warned || j.state == slurm::State::completing;
     s.lost = lost_nodes(k, reports, failed || told_so || s.phase == AttemptPhase::ending);
-    if (s.phase == AttemptPhase::running && told_so && s.lost.empty()) {
+    s.waits = slurm::is_suspended(j);  // it cannot save now: what will end it is told once it goes on
+    if (s.phase == AttemptPhase::running && told_so && s.lost.empty() && !s.waits) {
       s.reason = EndReason::preempted;
       s.detail = "Slurm has told it so";
     }
-    if (j.limit_s > 0) s.time_left = static_cast<double>(j.limit_s - std::time(nullptr));
+    if (j.limit_s > 0 && !s.waits) s.time_left = static_cast<double>(j.limit_s - std::time(nullptr));
     // Slurm takes its time to believe that a lost node is lost: all that can still be heard of it has been.
     const bool heard = std::all_of(reports.begin(), reports.end(), [&](const RankReport& r) {
       return !r.runs() || std::find(s.lost.begin(), s.lost.end(), r.node) != s.lost.end();

@@ -10,7 +10,7 @@
 
 namespace orrery {
 
-// In Prometheus' text format. `alive` = a supervisor has the job; `unsent` = decisions that the webhook did not take.
+// In Prometheus' text format. `unsent` = decisions that the webhook did not take.
 std::string metrics_text(const std::string& job, const GuardState& state, const GuardAccount& account,
                          std::uint64_t unsent);
 

@@ -60,8 +60,12 @@ void Watch::moved(Ns now) {
 }
 
 void Watch::step(Ns now, const StepSample& s) {
-  if (s.step > last_log_step_ || s.step < 0) {
-    moved(now);
+  const bool further = s.step > last_log_step_ || s.step < 0;
+  std::int64_t& before = logged_.try_emplace(s.rank, -1).first->second;
+  // Steps that begin anew move, too: another epoch, or ranks that went back to a checkpoint by themselves.
+  if (further || s.step != before) moved(now);
+  before = s.step;
+  if (further) {
     // By the clock where it says nothing itself; several steps may have come since the last look.
     const std::int64_t many = s.step >= 0 && last_log_step_ >= 0 ? s.step - last_log_step_ : 1;
     double each = s.seconds;
@@ -77,7 +81,7 @@ void Watch::step(Ns now, const StepSample& s) {
     const bool left_out = s.step > skip_from_ && s.step <= skip_to_;  // and so quick
     if (each >= 0 && !left_out) took(each);
   }
-  if (s.loss) loss(s.step, *s.loss);
+  if (s.loss) loss(s.rank, s.step, *s.loss);
 }
 
 void Watch::took(double each) {
@@ -87,34 +91,56 @@ void Watch::took(double each) {
   keep(recent_s_, each, static_cast<std::size_t>(p_.straggler_steps));
 }
 
-void Watch::loss(std::int64_t step, double value) {
+// A step is judged once, by the mean of what its ranks logged; those that are not finite count only where all are.
+void Watch::loss(std::int32_t rank, std::int64_t step, double value) {
   if (step > skip_from_ && step <= skip_to_) return;  // its batch was left out: no loss of the model
+  // Where lines do not say their step, each rank tells one a step.
+  const bool same = loss_step_ == step && (step >= 0 || (rank != -1 && loss_ranks_.count(rank) == 0));
+  if (same) {
+    losses_ = losses_before_;
+  } else {
+    losses_before_ = losses_;
+    loss_step_ = step;
+    loss_ranks_.clear();
+    loss_sum_ = 0;
+    loss_count_ = 0;
+  }
+  loss_ranks_.insert(rank);
+  if (std::isfinite(value)) {
+    loss_sum_ += value;
+    ++loss_count_;
+  }
+  judge(step, loss_count_ > 0 ? loss_sum_ / static_cast<double>(loss_count_) : value);
+}
+
+void Watch::judge(std::int64_t step, double value) {
+  Losses& l = losses_;
   if (!std::isfinite(value)) {
-    if (bad_count_ == 0 || std::isfinite(worst_)) {
-      bad_count_ = 0;
-      first_bad_ = step;
+    if (l.bad_count == 0 || std::isfinite(l.worst)) {
+      l.bad_count = 0;
+      l.first_bad = step;
     }
-    ++bad_count_;
-    worst_ = value;
+    ++l.bad_count;
+    l.worst = value;
     return;
   }
   const auto window = static_cast<std::size_t>(p_.spike_window);
-  if (bad_count_ > 0 && !std::isfinite(worst_)) bad_count_ = 0;  // it came back to numbers
-  if (bad_count_ == 0 && losses_.size() >= window) {
-    const double usual = median_of(losses_);
+  if (l.bad_count > 0 && !std::isfinite(l.worst)) l.bad_count = 0;  // it came back to numbers
+  if (l.bad_count == 0 && l.usual.size() >= window) {
+    const double usual = median_of(l.usual);
     std::deque<double> off;
-    for (const double l : losses_) off.push_back(std::fabs(l - usual));
-    spike_limit_ = usual + std::max({p_.spike_deviations * median_of(off), (p_.spike_factor - 1) * std::fabs(usual),
-                                     p_.spike_floor});
-    if (value > spike_limit_) first_bad_ = step;
+    for (const double u : l.usual) off.push_back(std::fabs(u - usual));
+    l.spike_limit = usual + std::max({p_.spike_deviations * median_of(off), (p_.spike_factor - 1) * std::fabs(usual),
+                                      p_.spike_floor});
+    if (value > l.spike_limit) l.first_bad = step;
   }
-  if (losses_.size() >= window && value > spike_limit_) {
-    worst_ = bad_count_ == 0 ? value : std::max(worst_, value);
-    ++bad_count_;
+  if (l.usual.size() >= window && value > l.spike_limit) {
+    l.worst = l.bad_count == 0 ? value : std::max(l.worst, value);
+    ++l.bad_count;
     return;
   }
-  bad_count_ = 0;
-  keep(losses_, value, window);
+  l.bad_count = 0;
+  keep(l.usual, value, window);
 }
 
 void Watch::beats(Ns now, const std::vector<Beat>& all) {
@@ -172,6 +198,7 @@ void Watch::failed(Ns now, bool ended) {
 void Watch::nodes_lost(Ns now, const std::vector<std::string>& nodes) {
   if (nodes.empty()) {
     lost_since_ = 0;
+    lost_told_.clear();
   } else if (lost_since_ == 0) {
     lost_since_ = now;
   }
@@ -269,31 +296,31 @@ std::optional<GuardEvent> Watch::slow_rank() const {
 }
 
 std::optional<GuardEvent> Watch::bad_loss(std::int64_t enough) {
-  if (bad_told_ || bad_count_ < enough) return std::nullopt;
+  if (bad_told_ || losses_.bad_count < enough) return std::nullopt;
   bad_told_ = true;
   GuardEvent e;
   e.kind = EventKind::bad_loss;
-  e.step = first_bad_;
-  e.loss = worst_;
-  const std::string since = first_bad_ >= 0 ? fmt::format(" since iteration {}", first_bad_) : "";
-  e.text = std::isfinite(worst_)
+  e.step = losses_.first_bad;
+  e.loss = losses_.worst;
+  const std::string since = losses_.first_bad >= 0 ? fmt::format(" since iteration {}", losses_.first_bad) : "";
+  e.text = std::isfinite(losses_.worst)
                ? fmt::format("the loss is above {:.4g}{} and does not come down in {} steps (up to {:.4g})",
-                             spike_limit_, since, bad_count_, worst_)
-               : fmt::format("the loss is not finite{}, {} steps in a row", since, bad_count_);
+                             losses_.spike_limit, since, losses_.bad_count, losses_.worst)
+               : fmt::format("the loss is not finite{}, {} steps in a row", since, losses_.bad_count);
   return e;
 }
 
 std::vector<GuardEvent> Watch::at_end(Ns now) {
   std::vector<GuardEvent> out;
-  if (auto e = bad_loss(std::isfinite(worst_) ? p_.spike_steps : 1)) out.push_back(std::move(*e));
+  if (auto e = bad_loss(std::isfinite(losses_.worst) ? p_.spike_steps : 1)) out.push_back(std::move(*e));
   for (GuardEvent& e : out) e.at = now;
   return out;
 }
 
 std::vector<GuardEvent> Watch::look(Ns now) {
   std::vector<GuardEvent> out;
-  if (auto e = bad_loss(std::isfinite(worst_) ? p_.spike_steps : p_.nan_steps)) out.push_back(std::move(*e));
-  if (lost_since_ != 0 && std::min(silent_s(now), seconds(now - lost_since_)) >= p_.lost_s) {
+  if (auto e = bad_loss(std::isfinite(losses_.worst) ? p_.spike_steps : p_.nan_steps)) out.push_back(std::move(*e));
+  if (lost_since_ != 0 && lost_ != lost_told_ && std::min(silent_s(now), seconds(now - lost_since_)) >= p_.lost_s) {
     GuardEvent e;
     e.kind = EventKind::lost;
     e.step = last_step_;
@@ -303,7 +330,7 @@ std::vector<GuardEvent> Watch::look(Ns now) {
     }
     e.text +=
         fmt::format(": no answer for {:.1f} s, no progress for {:.1f} s", seconds(now - lost_since_), silent_s(now));
-    lost_since_ = now;  // told again only after as long a time
+    lost_told_ = lost_;
     out.push_back(std::move(e));
   }
   if (!hang_told_) {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ struct WatchPolicy {
   double chatter_factor = 3;     // while it writes to its logs without a step
   double linger_s = 180;         // after an error that the logs tell, nothing moving
   double lost_s = 10;            // nodes do not answer, nothing moving
-  std::int64_t nan_steps = 2;    // losses in a row that are not finite
+  std::int64_t nan_steps = 2;    // steps in a row whose loss is not finite
   double spike_factor = 1.5;     // of the usual loss, and by
   double spike_deviations = 8;   // so many median absolute deviations above it
   double spike_floor = 0.5;      // ... and by so much: losses near 0 are small whatever happens to them
@@ -81,7 +82,8 @@ class Watch {
  private:
   void moved(Ns now);
   void took(double step_s);
-  void loss(std::int64_t step, double value);
+  void loss(std::int32_t rank, std::int64_t step, double value);
+  void judge(std::int64_t step, double value);
   std::optional<GuardEvent> bad_loss(std::int64_t enough);
   std::optional<GuardEvent> hang(Ns now) const;
   std::optional<GuardEvent> slower() const;
@@ -96,12 +98,20 @@ class Watch {
   std::map<std::int32_t, Beat> beats_;
   std::int64_t looks_ = 0;                       // with all ranks at the same step
   std::map<std::int32_t, std::int64_t> waited_;  // rank -> looks at which all others waited for it
-  std::deque<double> losses_;
-  std::int64_t bad_count_ = 0, first_bad_ = -1;
-  double spike_limit_ = 0, worst_ = 0;
+  std::map<std::int32_t, std::int64_t> logged_;  // rank -> the step that it logged last
+  struct Losses {
+    std::deque<double> usual;
+    std::int64_t bad_count = 0, first_bad = -1;
+    double spike_limit = 0, worst = 0;
+  };
+  Losses losses_, losses_before_;  // losses_before_: without the step at hand, which several ranks may log
+  std::optional<std::int64_t> loss_step_;
+  std::set<std::int32_t> loss_ranks_;  // that told a loss of it
+  double loss_sum_ = 0;                // of those that are finite
+  std::int64_t loss_count_ = 0;
   bool bad_told_ = false, hang_told_ = false, slower_told_ = false;
   std::vector<std::int32_t> slow_told_;
-  std::vector<std::string> lost_;
+  std::vector<std::string> lost_, lost_told_;
   Ns lost_since_ = 0;
   // Of the job
   std::deque<double> step_s_;              // recent, by the clock of whoever watches, or as logged
