@@ -222,6 +222,15 @@ TEST(CliGuardRun, BeforeItsTimeLimitItSavesAndGoesOn) {
   }
 }
 
+TEST(CliGuardRun, ATimeLimitShorterThanTheMarginLeavesTimeToTrain) {
+  const TempDir dir;
+  const Outcome o = orrery("guard --json --time-limit 100 --state '" + (dir / "s") +
+                           "' -- bash -c 'echo \"iteration 1/1 | lm loss: 2.0\"; sleep 1'");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.err.find("Time Limit"), std::string::npos) << o.err;
+  EXPECT_EQ(answer(o)["attempts"].size(), 1u) << o.err;
+}
+
 TEST(CliGuardRun, ASecondGuardIsRefused) {
   Guarded job("--fault hang@3:0");
   job.config += "[nodes]\ncheck = false\n";
