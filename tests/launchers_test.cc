@@ -2,9 +2,14 @@
 #include "supervisor/launchers.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <thread>
 
 #include "temp_dir.h"
 
@@ -77,6 +82,32 @@ TEST_F(Launchers, WhoNeverCameIsTold) {
   EXPECT_NE((*outcomes)[0].why.find("refused"), std::string::npos) << (*outcomes)[0].why;
   EXPECT_FALSE((*outcomes)[1].passed);
   EXPECT_FALSE((*outcomes)[1].absent) << (*outcomes)[1].why;
+}
+
+// Told to end in the middle of it: no node is bad for that.
+TEST_F(Launchers, ATestThatIsCutShortIsNoVerdict) {
+  const std::string mark = dir_ / "begun";
+  dir_.program("slow", "touch " + mark + "\nexec sleep 1000");
+  const auto before = ::signal(SIGTERM, [](int) {});
+  const auto cut = [&](const std::function<Result<std::vector<GroupOutcome>>()>& run) {
+    std::filesystem::remove(mark);
+    std::thread teller([&, told = ::pthread_self()] {
+      while (!std::filesystem::exists(mark)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      ::pthread_kill(told, SIGTERM);
+    });
+    const auto outcomes = run();
+    teller.join();
+    EXPECT_FALSE(outcomes) << "told to end";
+  };
+  GroupRunTerms terms;
+  terms.timeout_s = 100;
+  terms.argv = {dir_ / "slow"};
+  cut([&] { return run_commands(terms, {"n1", "n2"}, {{0, 1}}); });
+  terms.launch = {dir_ / "slow"};
+  terms.worker = {"{index}"};
+  terms.addresses = {"127.0.0.1", "127.0.0.1"};
+  cut([&] { return run_remote_rings(terms, {"n1", "n2"}, {{0, 1}}); });
+  ::signal(SIGTERM, before);
 }
 
 }  // namespace

@@ -411,10 +411,11 @@ Status SlurmRunner::signal(const std::string& handle, int number) {
   const auto h = read_handle(handle);
   if (!h) return tl::unexpected(h.error());
   const SlurmFiles files(directory_, h->attempt);
-  auto orders = read_orders(read_line(files.orders)).value_or(Orders{});
-  ++orders.signals;
-  orders.signal = number;
-  return give_orders(files, orders);
+  auto orders = read_orders(read_line(files.orders));
+  if (!orders) return fail("cannot be read", files.orders);  // what was ordered before must not be taken back
+  ++orders->signals;
+  orders->signal = number;
+  return give_orders(files, *orders);
 }
 
 Result<bool> SlurmRunner::fence(const std::string& handle) {
@@ -502,15 +503,16 @@ Result<std::string> SlurmRunner::stacks(const std::string& handle, double timeou
   const auto h = read_handle(handle);
   if (!h) return tl::unexpected(h.error());
   const SlurmFiles files(directory_, h->attempt);
-  auto orders = read_orders(read_line(files.orders)).value_or(Orders{});
-  ++orders.stacks;
-  if (const Status ok = give_orders(files, orders); !ok) return tl::unexpected(ok.error());
+  auto orders = read_orders(read_line(files.orders));
+  if (!orders) return fail("cannot be read", files.orders);
+  ++orders->stacks;
+  if (const Status ok = give_orders(files, *orders); !ok) return tl::unexpected(ok.error());
   const auto end = Clock::now() + duration<double>(timeout_s);
   std::vector<RankReport> reports;
   for (;;) {
     reports = read_reports(files);
     const bool all = std::all_of(reports.begin(), reports.end(),
-                                 [&](const RankReport& r) { return !r.runs() || r.stacks >= orders.stacks; });
+                                 [&](const RankReport& r) { return !r.runs() || r.stacks >= orders->stacks; });
     if (all || Clock::now() >= end) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
@@ -518,7 +520,7 @@ Result<std::string> SlurmRunner::stacks(const std::string& handle, double timeou
   for (const RankReport& r : reports) {
     if (!r.runs()) continue;
     text += fmt::format("==== rank {} on {}\n", r.rank, r.node);
-    text += r.stacks >= orders.stacks ? text_of(files.stacks(r.rank)) : "no answer\n";
+    text += r.stacks >= orders->stacks ? text_of(files.stacks(r.rank)) : "no answer\n";
   }
   if (text.empty()) return fail("no rank runs", files.directory);
   return text;
