@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <thread>
 
@@ -126,6 +127,8 @@ TEST_F(CliSlurmRunner, RanksKnowWhoTheyAreAndHearSignals) {
            out.find("rank 1 of 2 on node1 1 2") != std::string::npos;
   })) << read_file(spec.out);
   EXPECT_EQ(fs::status(spec.out).permissions() & fs::perms::all, fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_NEAR(static_cast<double>(r.poll(*handle)->started) * 1e-9, static_cast<double>(std::time(nullptr)), 100)
+      << "as Slurm tells, not since it was submitted";
   EXPECT_EQ(**r.find(spec), *handle);
   const auto stacks = r.stacks(*handle, 20);
   ASSERT_TRUE(stacks.has_value()) << stacks.error().line();
