@@ -92,7 +92,7 @@ int main() {
     facts.shares = held(store.shares());
     facts.environments = held(store.environments());
     facts.has_platform = true;
-    facts.compared = compare(held(before.rows()), facts.rows);
+    facts.compared = compare({held(before.rows()), {}}, {facts.rows, {}});
     const Document d = bench_report_document(c, facts);
     const std::string all =
         to_json(d) + to_text(d, TextStyle{}) + to_html(d, bench_charts(facts), {.title = "bench", .subtitle = {}});

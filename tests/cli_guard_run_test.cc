@@ -222,6 +222,15 @@ TEST(CliGuardRun, BeforeItsTimeLimitItSavesAndGoesOn) {
   }
 }
 
+TEST(CliGuardRun, ATimeLimitShorterThanTheMarginLeavesTimeToTrain) {
+  const TempDir dir;
+  const Outcome o = orrery("guard --json --time-limit 100 --state '" + (dir / "s") +
+                           "' -- bash -c 'echo \"iteration 1/1 | lm loss: 2.0\"; sleep 1'");
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_EQ(o.err.find("Time Limit"), std::string::npos) << o.err;
+  EXPECT_EQ(answer(o)["attempts"].size(), 1u) << o.err;
+}
+
 TEST(CliGuardRun, ASecondGuardIsRefused) {
   Guarded job("--fault hang@3:0");
   job.config += "[nodes]\ncheck = false\n";
@@ -315,15 +324,16 @@ TEST(CliGuardRun, AFullStateDirectoryHidesNoEnd) {
   const TempDir dir;
   if (shell("unshare -rm sh -c \"mount -t tmpfs -o size=200k none '" + dir.path.string() + "'\"").status != 0)
     GTEST_SKIP() << "no file system of its own can be mounted here";
-  write_text(
-      dir.path / "run.sh",
-      "mount -t tmpfs -o size=200k none \"$1\" || exit 99\ncd \"$1\"\n"
-      "printf '#!/bin/bash\\ncat /dev/zero > \"$1/full\" 2> /dev/null\\n"
-      "echo iteration 1/1 lm loss: 2.0\\nexit 0\\n' > job; chmod +x job\n"
-      "\"$2\" guard --json --name $(printf %03400d 0) --state \"$1/s\" -- ./job \"$1\" > /dev/shm/$$.out & guard=$!\n"
-      "for i in $(seq 1200); do [ -e s/attempt-1.exit ] && break; sleep 0.05; done\n"
-      "sleep 1\n[ -e s/attempt-1.exit ] && echo known >&2\nrm full\nwait $guard\nstatus=$?\n"
-      "cat /dev/shm/$$.out; rm /dev/shm/$$.out\nexit $status\n");
+  write_text(dir.path / "run.sh",
+             "mount -t tmpfs -o size=200k none \"$1\" || exit 99\ncd \"$1\"\n"
+             "printf '#!/bin/bash\\ncat /dev/zero > \"$1/full\" 2> /dev/null\\n"
+             "echo iteration 1/1 lm loss: 2.0\\nexit 0\\n' > job; chmod +x job\n"
+             "\"$2\" guard --json --name $(printf %03400d 0) --state \"$1/s\" -- ./job \"$1\" > /dev/shm/$$.out 2> "
+             "/dev/shm/$$.err & guard=$!\n"
+             "for i in $(seq 1200); do [ -e s/attempt-1.exit ] && break; sleep 0.05; done\n"
+             "for i in $(seq 1200); do grep -q 'cannot be written' /dev/shm/$$.err && break; sleep 0.05; done\n"
+             "[ -e s/attempt-1.exit ] && echo known >&2\nrm full\nwait $guard\nstatus=$?\n"
+             "cat /dev/shm/$$.out; cat /dev/shm/$$.err >&2; rm /dev/shm/$$.out /dev/shm/$$.err\nexit $status\n");
   fs::create_directory(dir.path / "m");
   const Outcome o = shell("unshare -rm bash '" + (dir / "run.sh") + "' '" + (dir / "m") + "' \"$orrery\"");
   EXPECT_EQ(o.status, 0) << o.err;

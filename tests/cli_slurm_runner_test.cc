@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <thread>
 
@@ -126,6 +127,8 @@ TEST_F(CliSlurmRunner, RanksKnowWhoTheyAreAndHearSignals) {
            out.find("rank 1 of 2 on node1 1 2") != std::string::npos;
   })) << read_file(spec.out);
   EXPECT_EQ(fs::status(spec.out).permissions() & fs::perms::all, fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_NEAR(static_cast<double>(r.poll(*handle)->started) * 1e-9, static_cast<double>(std::time(nullptr)), 100)
+      << "as Slurm tells, not since it was submitted";
   EXPECT_EQ(**r.find(spec), *handle);
   const auto stacks = r.stacks(*handle, 20);
   ASSERT_TRUE(stacks.has_value()) << stacks.error().line();
@@ -205,6 +208,49 @@ TEST_F(CliSlurmRunner, NobodyIsTakenForDeadWhoMayComeBack) {
     return dead && *dead;
   }));
   EXPECT_TRUE(processes_with("ORRERY_GUARD_TOKEN", spec.token).empty());
+}
+
+TEST_F(CliSlurmRunner, ASlurmdThatLivesAnswersAFrozenOneIsMute) {
+  const auto nodes = slurm::nodes({"node0", "node1"});
+  ASSERT_TRUE(nodes.has_value()) << nodes.error().line();
+  std::vector<NodeDoors::Door> doors;
+  for (const slurm::Node& n : *nodes) doors.push_back({n.name, n.address, n.port});
+  ASSERT_EQ(lab_->command("freeze node1"), "");
+  NodeDoors asked;
+  EXPECT_TRUE(wait_for(60, [&] {
+    asked.ask(doors);
+    return asked.of("node0") == DoorAnswer::answers && asked.of("node1") == DoorAnswer::mute;
+  }));
+  ASSERT_EQ(lab_->command("thaw node1"), "");
+}
+
+// As one that waits for a storage that is busy with another node's checkpoint.
+TEST_F(CliSlurmRunner, AKeeperThatIsSilentBesideALivingSlurmdIsNotLost) {
+  SlurmOptions o;
+  o.nodes = "2";
+  o.ask_s = 0.2;
+  o.stale_s = 1;
+  SlurmRunner r(dir_.path.string(), ORRERY_BINARY, o);
+  const auto handle = r.start(spec_in(dir_, {"sleep", "1000"}));
+  ASSERT_TRUE(handle.has_value()) << handle.error().line();
+  ASSERT_TRUE(runs(r, *handle));
+  const SlurmFiles files(dir_.path.string(), 1);
+  ASSERT_TRUE(wait_for(30, [&] { return read_reports(files).size() == 2; }));
+  const Outcome keeper =
+      shell("for p in $(pgrep -f 'guard rank " + dir_.path.string() +
+            "'); do [ \"$(readlink /proc/$p/exe)\" = \"$(readlink -f \"$orrery\")\" ] && "
+            "tr '\\0' '\\n' < /proc/$p/environ | grep -qx SLURMD_NODENAME=node1 && echo $p; done; true");
+  ASSERT_FALSE(keeper.out.empty());
+  const auto pid = static_cast<pid_t>(std::stol(keeper.out));
+  ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+  const auto end = Clock::now() + std::chrono::seconds(6);  // longer than four times its second
+  while (Clock::now() < end) {
+    const auto s = r.poll(*handle);
+    EXPECT_TRUE(!s || s->lost.empty());
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  ::kill(pid, SIGCONT);
+  EXPECT_TRUE(wait_for(60, [&] { return *r.fence(*handle); }));
 }
 
 TEST_F(CliSlurmRunner, WhatWasNeverSubmittedNeverWillBe) {

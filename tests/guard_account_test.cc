@@ -92,6 +92,22 @@ TEST(GuardAccount, WhileItRunsTimeGoesOn) {
   EXPECT_DOUBLE_EQ(a.useful_s, 30);
 }
 
+TEST(GuardAccount, ItsQueueIsDown) {
+  GuardState s;
+  s.phase = GuardPhase::running;
+  s.began = 0;
+  s.now = 100 * kSecond;
+  s.attempts.push_back(attempt(1, 1, 0, 0, 0, 0, 0, -1, -1));
+  GuardAccount a = account(s, 100 * kSecond);
+  ASSERT_EQ(a.lost.size(), 1u);
+  EXPECT_DOUBLE_EQ(a.lost[0].down_s, 100);
+  EXPECT_DOUBLE_EQ(a.running_s, 0);
+  s.attempts[0] = attempt(1, 1, 100, 110, 200, 0, 0, 1, 91);
+  a = account(s, 200 * kSecond);
+  EXPECT_DOUBLE_EQ(a.running_s, 100);
+  EXPECT_DOUBLE_EQ(a.goodput(), 0.9) << "what it waited is not its own";
+}
+
 // From second 1000 on: 0 is "never".
 AttemptRecord later(std::int64_t number, std::int64_t asked, std::int64_t started, std::int64_t first,
                     std::int64_t last, std::int64_t noticed, std::int64_t fenced, std::int64_t first_step,

@@ -150,5 +150,36 @@ TEST(GuardCheckpoints, NoGoodCheckpointIsNoReasonToBeginAnew) {
   t.tell(e);
   EXPECT_EQ(t.last.kind, "stop");
 }
+// What is to be withdrawn is still there, and newer than the step that it is to go beyond.
+TEST(GuardCheckpoints, ARollbackThatDidNotBeginIsNotBehindIt) {
+  GuardPolicy p = plain();
+  p.knows_checkpoints = true;
+  Talk t(p);
+  t.lists({});
+  t.run_to(170);
+  GuardEvent bad = t.event(EventKind::bad_loss, "not finite");
+  bad.step = 120;
+  bad.loss = NAN;
+  t.tell(bad);
+  t.tell(EventKind::fenced);
+  t.wait_over();
+  t.lists({150, 100, 50});
+  ASSERT_EQ(t.action(ActionKind::start)->checkpoint, "step-100");
+  t.tell(EventKind::not_started, "what came after step-100 cannot be withdrawn");
+  t.wait_over();
+  t.lists({150, 100, 50});
+  const Action* again = t.action(ActionKind::start);
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(again->checkpoint, "step-100") << "150 is of after the numbers went bad";
+  EXPECT_TRUE(again->rollback);
+  EXPECT_EQ(again->skip_from, 100);
+  EXPECT_EQ(again->skip_to, 120);
+  t.run_to(140);  // that one began
+  t.ends({}, 9);
+  t.wait_over();
+  t.lists({130, 100, 50});
+  EXPECT_EQ(t.action(ActionKind::start)->checkpoint, "step-130") << "behind it now";
+}
+
 }  // namespace
 }  // namespace orrery

@@ -555,6 +555,158 @@ TEST(GuardDecide, ALauncherThatRefusesIsAskedAgainALimitedNumberOfTimes) {
   EXPECT_EQ(t.s.restarts, 0);
 }
 
+TEST(GuardDecide, WhatHasRunOnceAndCannotBeStartedThenIsTriedAgain) {
+  GuardPolicy p;
+  p.most_without_progress = 3;
+  Talk t(p);
+  t.run_to(50, {"a", "b"});
+  t.ends({}, 9);
+  GuardEvent good = t.event(EventKind::nodes);
+  good.attempt = 0;
+  good.nodes = {{"a", "good", ""}, {"b", "good", ""}};
+  t.tell(good);
+  int failed = 0;
+  for (; t.s.phase != GuardPhase::stopped && failed < 20; ++failed) {
+    t.run_to(-1);
+    t.ends({}, {}, EndReason::launch_failed);
+    if (t.s.phase == GuardPhase::stopped) continue;
+    EXPECT_TRUE(t.does(ActionKind::check_nodes)) << "it may be the node's";
+    t.tell(good);
+  }
+  EXPECT_EQ(failed, 4) << "until the budget ends it: " << t.last.text;
+}
+
+TEST(GuardDecide, APersonWhoCancelsMeansItAlsoWhereANodeIsLost) {
+  Talk t;
+  t.run_to(50, {"a", "b"});
+  GuardEvent e = t.event(EventKind::ended);
+  e.state.emplace();
+  e.state->phase = AttemptPhase::ended;
+  e.state->reason = EndReason::cancelled;
+  e.state->lost = {"b"};
+  t.tell(e);
+  t.tell(EventKind::fenced);
+  EXPECT_EQ(t.last.kind, "stop");
+}
+
+TEST(GuardDecide, BudgetsBeginAnewWhenAPersonStartsItAgain) {
+  GuardPolicy p = plain();
+  p.most_restarts = 2;
+  Talk t(p);
+  const auto until_it_stops = [&] {
+    int starts = 0;
+    for (int step = 10; t.s.phase != GuardPhase::stopped; step += 10, ++starts) {
+      t.run_to(step + 1000 * static_cast<int>(t.s.attempt));
+      t.ends({}, 9);
+    }
+    return starts;
+  };
+  EXPECT_EQ(until_it_stops(), 3);
+  GuardEvent e = t.event(EventKind::resumed);
+  e.attempt = 0;
+  e.policy = p;
+  t.tell(e);
+  EXPECT_EQ(until_it_stops(), 3);
+
+  p.needed_nodes = 2;
+  p.wait_nodes_s = 60;
+  Talk few(p);
+  const auto waits = [&] {
+    int looks = 0;
+    for (; few.s.phase != GuardPhase::stopped; ++looks) {
+      if (few.s.phase == GuardPhase::waiting) few.wait_over();
+      GuardEvent nodes = few.event(EventKind::nodes);
+      nodes.attempt = 0;
+      nodes.nodes = {{"a", "good", ""}};
+      few.tell(nodes);
+    }
+    return looks;
+  };
+  const int first = waits();
+  EXPECT_GT(first, 3);
+  e.policy = p;
+  few.tell(e);
+  EXPECT_EQ(waits(), first) << "as long as at first";
+}
+
+// Killed while the job saved, since a person had stopped it: who starts guard again wants it to go on.
+TEST(GuardDecide, WhoTakesUpAStopGoesOn) {
+  Talk t;
+  t.run_to(50);
+  t.tell(EventKind::stop_asked, "told to end");
+  ASSERT_EQ(t.s.phase, GuardPhase::saving);
+  GuardEvent e = t.event(EventKind::resumed);
+  e.attempt = 0;
+  e.policy = plain();
+  t.tell(e);
+  EXPECT_TRUE(t.does(ActionKind::signal));
+  t.ends(0);
+  EXPECT_EQ(t.last.kind, "restart") << t.last.text;
+}
+
+TEST(GuardDecide, DrainsThatMayNotHaveBeenDoneAreDoneByWhoTakesUp) {
+  Talk t;
+  t.run_to(50, {"a", "b"});
+  t.found("ECC Error", "Infrastructure", "auto-exclude", "b");
+  t.ends(1);
+  ASSERT_TRUE(t.does(ActionKind::drain));
+  GuardEvent e = t.event(EventKind::resumed);
+  e.attempt = 0;
+  e.policy = plain();
+  t.tell(e);
+  ASSERT_TRUE(t.does(ActionKind::drain));
+  EXPECT_EQ(t.action(ActionKind::drain)->node, "b");
+  EXPECT_EQ(t.action(ActionKind::drain)->text, "orrery guard: ECC Error, attempt 1");
+  GuardEvent drained = t.event(EventKind::nodes);
+  drained.nodes.push_back({"b", "drained", ""});
+  t.tell(drained);
+  t.tell(e);
+  EXPECT_FALSE(t.does(ActionKind::drain));
+}
+
+TEST(GuardDecide, AnUntestedNodeIsNotABadOne) {
+  Talk t{GuardPolicy{}};
+  t.run_to(50, {"a", "b", "c", "d"});
+  t.ends({}, 9);
+  GuardEvent e = t.event(EventKind::nodes);
+  e.attempt = 0;
+  e.nodes = {{"a", "good", ""}, {"b", "untested", "srun: Unable to allocate resources"}, {"c", "good", ""}};
+  t.tell(e);
+  EXPECT_FALSE(t.does(ActionKind::drain));
+  EXPECT_TRUE(t.s.excluded.empty());
+  ASSERT_FALSE(t.last.evidence.empty());
+  EXPECT_EQ(t.last.evidence[0], "b: untested srun: Unable to allocate resources");
+}
+
+TEST(GuardDecide, AnAttemptBeginsWhenItComesOutOfItsQueue) {
+  Talk t;
+  GuardEvent e = t.event(EventKind::started);
+  e.handle = "7:1";
+  e.first = true;
+  t.tell(e);
+  EXPECT_EQ(t.s.phase, GuardPhase::running);
+  EXPECT_EQ(t.s.attempts[0].started, 0);
+  t.at += 36'000 * kSecond;
+  e.first = false;
+  e.state.emplace();
+  e.state->phase = AttemptPhase::running;
+  e.state->nodes = {"a", "b"};
+  t.tell(e);
+  EXPECT_EQ(t.last.kind, "");
+  EXPECT_EQ(t.s.attempts[0].started, t.at);
+  EXPECT_EQ(t.s.attempts[0].nodes, (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(t.last.actions.empty());
+}
+
+TEST(GuardDecide, TroubleThatLastsIsTold) {
+  Talk t;
+  t.run_to(50);
+  t.tell(EventKind::trouble, "in vain");
+  EXPECT_EQ(t.last.kind, "notice");
+  EXPECT_EQ(t.last.text, "in vain");
+  EXPECT_TRUE(t.last.actions.empty());
+}
+
 // ---- random events ----
 
 // The world: at most one attempt may live, and it is not told to decide().

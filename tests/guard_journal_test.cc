@@ -1,8 +1,10 @@
 // The journal: what was written is what is read, a torn end is dropped, anything else that was altered is told.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -192,6 +194,35 @@ TEST(GuardJournal, WhateverElseWasAlteredIsTold) {
   EXPECT_FALSE(read_journal(path));
   write_text(path, whole.substr(0, second) + whole.substr(first));
   EXPECT_FALSE(read_journal(path));
+}
+
+// A disk that is full for a while: what was half written is not read, and what comes then stands where it belongs.
+TEST(GuardJournal, WhatCouldNotBeWrittenIsWrittenLater) {
+  const TempDir dir;
+  const std::string path = dir / "journal";
+  const auto events = life();
+  GuardState state = write(path, {events.begin(), events.begin() + 3});
+  const std::string before = read_file(path);
+  auto known = read_journal(path);
+  auto journal = Journal::open(path, *known);
+  ASSERT_TRUE(journal);
+  const Decision d = decide(state, events[3]);
+  struct rlimit limit {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const auto old = ::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit small = limit;
+  small.rlim_cur = before.size() + 10;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const bool first = journal->append(events[3], d).has_value(), second = journal->append(events[3], d).has_value();
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  ::signal(SIGXFSZ, old);
+  EXPECT_FALSE(first || second);
+  EXPECT_EQ(read_file(path), before);
+  std::ofstream(path, std::ios::app | std::ios::binary) << "{\"crc\":\"torn";  // as where it could not be cut off
+  EXPECT_TRUE(journal->append(events[3], d));
+  const auto read = read_journal(path);
+  ASSERT_TRUE(read) << read.error().line();
+  EXPECT_EQ(read->entries.size(), 4u);
 }
 
 TEST(GuardJournal, OneSupervisorADirectory) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "supervisor/guard_nodes.h"
+
 namespace orrery {
 namespace {
 
@@ -150,6 +152,24 @@ TEST(NodeCheck, ABackEndThatCannotRunBlamesNoNode) {
       4, [](const std::vector<NodeGroup>&) -> Result<std::vector<GroupOutcome>> { return fail("no such program"); });
   ASSERT_FALSE(check);
   EXPECT_EQ(check.error().what, "no such program");
+}
+
+// srun was refused node 6 and 7, which others had: their members never came.
+TEST(NodeCheck, WhoNeverCameIsUntested) {
+  const auto check = check_nodes(8, [&](const std::vector<NodeGroup>& groups) {
+    std::vector<GroupOutcome> outcomes;
+    for (const NodeGroup& g : groups) {
+      const bool absent = std::any_of(g.begin(), g.end(), [](std::size_t n) { return n >= 6; });
+      const bool dead = std::find(g.begin(), g.end(), 0u) != g.end();
+      outcomes.push_back({.passed = !absent && !dead, .gb_per_s = 10, .why = absent ? "busy" : "", .absent = absent});
+    }
+    return Result<std::vector<GroupOutcome>>(outcomes);
+  });
+  EXPECT_EQ(check->untested, (std::vector<bool>{false, false, false, false, false, false, true, true}));
+  EXPECT_EQ(report_of("n0", *check, 0).verdict, "bad");
+  EXPECT_EQ(report_of("n1", *check, 1).verdict, "good");
+  EXPECT_EQ(report_of("n6", *check, 6).verdict, "untested");
+  EXPECT_EQ(report_of("n6", *check, 6).why, "busy");
 }
 
 }  // namespace

@@ -83,6 +83,8 @@ class Decider {
         return tick();
       case EventKind::queued:
         return queued();
+      case EventKind::trouble:
+        return say("notice", e_.text);
     }
   }
 
@@ -118,16 +120,20 @@ class Decider {
 
   void resumed() {
     if (e_.policy) s_.policy = *e_.policy;
+    s_.stopping = false;  // whoever starts guard wants the job to go on, also where it was being stopped
     if (s_.phase != GuardPhase::stopped) {
       say("resume", fmt::format("taken up again: {}", name_of(s_.phase)));
+      // Whether those before it have been done is not known.
+      for (const ExcludedNode& n : s_.excluded)
+        if (!n.drained) act(drain_action(n));
       return act_pending();
     }
     if (s_.outcome == GuardOutcome::done) return;
     // A person has looked at it and wants it to go on.
     s_.outcome = GuardOutcome::open;
-    s_.stopping = false;
     s_.failure.reset();
-    s_.without_gain = s_.rollbacks_here = s_.launch_failures = 0;
+    s_.without_gain = s_.rollbacks_here = s_.launch_failures = s_.failure_restarts = 0;
+    s_.waiting_nodes = s_.held_since = 0;
     s_.last_reason.clear();
     s_.tried_elsewhere = false;
     s_.restart_times.clear();
@@ -194,17 +200,27 @@ class Decider {
 
  private:
   void started() {
+    if (live()) return begun();
     if (s_.phase != GuardPhase::starting) return;
     s_.handle = e_.handle;
     s_.launch_failures = 0;
     s_.waiting_nodes = 0;
     s_.avoid.clear();
-    record().started = e_.at;
+    record().started = e_.first ? 0 : e_.at;
+    if (record().rollback) s_.rollback.begun = true;
     if (e_.state) record().nodes = e_.state->nodes;
     go(GuardPhase::running);
     if (!s_.stopping) return;
     s_.failure = failure_now(FailureKind::interrupted, s_.stop_text, "stopped by a person");
     ask_to_save();
+  }
+
+  // What had been started has come out of its queue.
+  void begun() {
+    AttemptRecord& r = record();
+    const Ns latest = r.first_progress != 0 ? std::min(r.first_progress, e_.at) : e_.at;
+    r.started = std::max(r.asked, latest);
+    if (e_.state && !e_.state->nodes.empty()) r.nodes = e_.state->nodes;
   }
 
   void not_started() {
@@ -236,6 +252,7 @@ class Decider {
     if (s_.attempts.empty() || !(live() || s_.phase == GuardPhase::fencing || s_.phase == GuardPhase::dumping)) return;
     AttemptRecord& r = record();
     s_.held_since = 0;
+    if (r.started == 0) r.started = e_.at;
     if (r.first_progress == 0) {
       r.first_progress = e_.at;
       r.first_step = e_.step;
@@ -481,16 +498,25 @@ class Decider {
     return text;
   }
 
+  // The command as such can be started.
+  bool has_run_before() const {
+    return s_.best_step >= 0 || std::any_of(s_.attempts.begin(), s_.attempts.end(), [](const AttemptRecord& a) {
+             return a.failure.kind != FailureKind::launch;
+           });
+  }
+
   void after(const Failure& f) {
     if (f.kind == FailureKind::program)
       return stop(GuardOutcome::failed, what_it_was(f) + ": a person has to act, a restart would fail again");
     if (f.kind == FailureKind::held) return wait_for_the_dead(f);
-    if (f.kind == FailureKind::launch) return stop(GuardOutcome::failed, "cannot be started");
+    if (f.kind == FailureKind::launch && !has_run_before()) return stop(GuardOutcome::failed, "cannot be started");
     if (f.kind == FailureKind::unknown && (s_.policy.unknown == OnUnknown::stop || s_.best_step < 0))
       return stop(GuardOutcome::failed, what_it_was(f) + (s_.best_step < 0 ? " before any training, and" : ", and") +
                                             " nothing explains it: not started again blindly");
     const bool own_fault = f.kind != FailureKind::interrupted && f.kind != FailureKind::straggler;
-    const bool same = own_fault && f.reason == s_.last_reason && f.step == s_.last_step_failed;
+    // Of what cannot be started nothing is known but that; budgets end it.
+    const bool same =
+        own_fault && f.kind != FailureKind::launch && f.reason == s_.last_reason && f.step == s_.last_step_failed;
     if (own_fault) {
       s_.last_reason = f.reason;
       s_.last_step_failed = f.step;
@@ -508,7 +534,8 @@ class Decider {
       s_.avoid = record().nodes;
     }
     leave_out(f);
-    const bool nodes_may_be_bad = f.kind == FailureKind::infrastructure || f.kind == FailureKind::hang;
+    const bool nodes_may_be_bad =
+        f.kind == FailureKind::infrastructure || f.kind == FailureKind::hang || f.kind == FailureKind::launch;
     if (nodes_may_be_bad && s_.policy.check_nodes) {
       say("check", what_it_was(f) + ": nodes are tested");
       s_.testing = true;
@@ -583,14 +610,18 @@ class Decider {
     return std::any_of(s_.excluded.begin(), s_.excluded.end(), [&](const ExcludedNode& x) { return x.node == node; });
   }
 
+  Action drain_action(const ExcludedNode& n) const {
+    Action a;
+    a.kind = ActionKind::drain;
+    a.node = n.node;
+    a.text = fmt::format("orrery guard: {}, attempt {}", n.why, s_.attempt);
+    return a;
+  }
+
   void exclude(const std::string& node, const std::string& why) {
     if (node.empty() || is_out(node)) return;
     s_.excluded.push_back({node, why, false});
-    Action a;
-    a.kind = ActionKind::drain;
-    a.node = node;
-    a.text = fmt::format("orrery guard: {}, attempt {}", why, s_.attempt);
-    act(std::move(a));
+    act(drain_action(s_.excluded.back()));
     because(fmt::format("{} is left out: {}", node, why));
   }
 
@@ -692,7 +723,7 @@ class Decider {
     if (!s_.checkpoints.empty()) s_.saved_step = std::max(s_.saved_step, s_.checkpoints.front().step);
     RollbackPlan& back = s_.rollback;
     if (!back.active) return start(newest, {0, 0}, false);
-    if (back.from >= 0) {  // decided before: is it behind us?
+    if (back.begun) {  // is it behind us?
       for (const KnownCheckpoint& c : s_.checkpoints)
         if (c.step >= back.to) {
           back.active = false;
@@ -701,7 +732,7 @@ class Decider {
     }
     // An earlier one each time that it did not help.
     const std::int64_t limit = back.from >= 0 ? back.from : most_step(s_);
-    std::int64_t behind = back.from >= 0 ? 0 : s_.rollbacks_here - 1;
+    std::int64_t behind = back.from >= 0 ? 0 : std::max<std::int64_t>(s_.rollbacks_here - 1, 0);
     const KnownCheckpoint* chosen = nullptr;
     for (const KnownCheckpoint& c : s_.checkpoints) {
       if (c.step > limit) continue;
@@ -778,7 +809,7 @@ std::vector<Action> pending(const GuardState& s) {
       a.step = back                ? Decider::most_step(s)
                : s.rollback.active ? s.rollback.from
                                    : std::numeric_limits<std::int64_t>::max();
-      a.number = back ? static_cast<int>(s.rollbacks_here) : 1;
+      a.number = back ? static_cast<int>(std::max<std::int64_t>(s.rollbacks_here, 1)) : 1;
       break;
     }
     case GuardPhase::starting:

@@ -61,9 +61,14 @@ Failure classify(const GuardState& s, const AttemptState& end) {
   const Finding* found = s.finding ? &*s.finding : nullptr;
   if (found != nullptr && found->verdict != "healthy" && !found->text.empty()) f.evidence.push_back(describe(*found));
 
-  if (end.reason == EndReason::launch_failed) {
+  if (end.reason == EndReason::launch_failed && end.lost.empty()) {
     f.kind = FailureKind::launch;
     f.reason = f.cause = "cannot be started";
+    return f;
+  }
+  if (end.reason == EndReason::cancelled) {
+    f.kind = FailureKind::program;  // a person wanted it to end: it is not started again behind their back
+    f.reason = f.cause = "cancelled";
     return f;
   }
   if (end.reason == EndReason::node_fail || (!end.lost.empty() && !well)) {
@@ -79,11 +84,6 @@ Failure classify(const GuardState& s, const AttemptState& end) {
   if (end.reason == EndReason::preempted) return interrupted(f, "Preemption", "preemption");
   if (end.reason == EndReason::time_limit) return interrupted(f, "Time Limit", "time limit");
   if (end.reason == EndReason::requeued) return interrupted(f, "Requeue", "requeue");
-  if (end.reason == EndReason::cancelled) {
-    f.kind = FailureKind::program;  // a person wanted it to end: it is not started again behind their back
-    f.reason = f.cause = "cancelled";
-    return f;
-  }
   if (end.reason == EndReason::out_of_memory && (found == nullptr || found->verdict != "failed")) {
     f.kind = FailureKind::program;
     f.reason = f.cause = "Out of Memory Error";

@@ -4,8 +4,9 @@
 
 namespace orrery {
 
-// `end`: nothing where it was killed by the supervisor. Precondition: an attempt was running. The order of belief: a
-// lost node, the scheduler's reasons, numbers gone bad, what the logs say (where they are sure), the exit.
+// `end`: nothing where it was killed by the supervisor. Precondition: an attempt was running. The order of belief:
+// cancelled by a person, a lost node, the scheduler's other reasons, numbers gone bad, what the logs say (where they
+// are sure), the exit.
 Failure classify(const GuardState& state, const AttemptState& end);
 
 // The signal's or the status's name: "signal 9", "exit status 3", "ended, and nobody saw how".

@@ -11,7 +11,7 @@
 
 namespace orrery {
 
-std::vector<bool> wait_for_groups(const std::vector<std::vector<pid_t>>& groups, double timeout_s) {
+Result<std::vector<bool>> wait_for_groups(const std::vector<std::vector<pid_t>>& groups, double timeout_s) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::duration<double>(timeout_s);
   std::vector<std::vector<pid_t>> left = groups;
@@ -24,9 +24,11 @@ std::vector<bool> wait_for_groups(const std::vector<std::vector<pid_t>>& groups,
       while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) continue;
     left[g].clear();
   };
+  bool told = false;
   for (bool waiting = true; waiting;) {
     waiting = false;
-    const bool late = Clock::now() >= end || ends.came();
+    told = told || ends.came();
+    const bool late = told || Clock::now() >= end;
     for (std::size_t g = 0; g < left.size(); ++g) {
       bool failed = false;
       for (std::size_t i = 0; i < left[g].size();) {
@@ -45,6 +47,7 @@ std::vector<bool> wait_for_groups(const std::vector<std::vector<pid_t>>& groups,
     }
     if (waiting) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
+  if (told) return fail("told to end", "a test of nodes");
   return passed;
 }
 

@@ -29,8 +29,8 @@ Result<std::vector<GroupOutcome>> run_rings(const GroupRunTerms& terms, const st
                                             const std::vector<NodeGroup>& groups);
 
 // The same ring with its members on the nodes themselves (ring_worker.h), each bound to its node's address alone, with
-// a token made for this group. A group whose launcher fails or whose members do not come in time has failed; `why` says
-// what was said. Errors: a launcher that cannot be started.
+// a token made for this group. A group whose launcher fails or whose members do not come in time has failed (`absent`);
+// `why` says what was said. Errors: a launcher that cannot be started.
 Result<std::vector<GroupOutcome>> run_remote_rings(const GroupRunTerms& terms, const std::vector<std::string>& nodes,
                                                    const std::vector<NodeGroup>& groups);
 

@@ -13,17 +13,19 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "base/output.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
 #include "supervisor/decide.h"
-#include "supervisor/group_runs.h"
+#include "supervisor/good_checkpoints.h"
+#include "supervisor/guard_nodes.h"
 #include "supervisor/heartbeats.h"
 #include "supervisor/journal.h"
-#include "supervisor/node_check.h"
 #include "supervisor/secrets.h"
 #include "supervisor/step_clock.h"
+#include "supervisor/tries.h"
 
 namespace orrery {
 namespace {
@@ -100,6 +102,7 @@ struct Seen {
   std::string queued_for;          // why it is in a queue; "" = it is not
   std::set<std::string> queued_told;
   Clock::time_point queued_since{};
+  bool begun = false;  // its command runs, it waits in no queue
 };
 
 class Supervisor {
@@ -121,14 +124,19 @@ class Supervisor {
   // Unix time that never jumps: the clock of the machine may be set while the supervisor runs, or between two.
   Ns now() const { return wall_ + std::chrono::nanoseconds(Clock::now() - steady_).count(); }
 
+  double clock_s() const { return std::chrono::duration<double>(Clock::now() - steady_).count(); }
+
   void hear(GuardEvent e);
   void perform(const Action& a);
   void start(const Action& a);
   void find_started(const Action& a);
   AttemptSpec spec_of(const Action& a) const;
   void tell_state(GuardEvent& started) const;
+  void tell_begun(const AttemptState& state);
+  void drain(const Action& a);
+  void try_again();
+  double margin_s(const AttemptState& state) const;
   void list_checkpoints(const Action& a);
-  Result<std::vector<KnownCheckpoint>> good_checkpoints(const Action& a, std::string& told) const;
   void check_nodes();
   void list_nodes();
   void tell_of_node(const std::string& node, const std::string& what);
@@ -169,15 +177,25 @@ class Supervisor {
   std::optional<Clock::time_point> looked_at_;
   Seen seen_;
   std::optional<Action> finding_start_;  // the runner does not know yet whether it was started
+  std::optional<Action> signalling_;     // the request to save has reached nobody yet
+  DrainsOwed drains_;
+  LastingTrouble troubles_;
   std::set<std::string> checkpoints_seen_;
   Clock::time_point checkpoints_at_{}, resumed_at_{};
   int stops_heard_ = 0;
+  std::int64_t fencing_ = 0;  // the attempt that is being ended, since when, and that it takes long was told
+  Clock::time_point fencing_since_{};
+  bool fencing_told_ = false;
   std::optional<Error> broken_;  // the journal cannot be written: nothing more is done
 };
 
 void Supervisor::trouble(const std::string& what, const Error& error) {
   notes_.add("supervisor-trouble", Severity::warning, 1, without_secrets(what + ": " + error.line()),
              "it was tried again");
+  if (!journal_ || broken_) return;
+  if (const auto lasts_s = troubles_.met(what, clock_s()))
+    hear(event(EventKind::trouble,
+               fmt::format("tried again and again for {:.0f} s, in vain: {}: {}", *lasts_s, what, error.line())));
 }
 
 // ---- written down first, then done ----
@@ -198,7 +216,8 @@ void Supervisor::hear(GuardEvent e) {
       return;
     }
     if (i == 0) {
-      trouble("journal", ok.error());
+      notes_.add("supervisor-trouble", Severity::warning, 1, without_secrets("journal: " + ok.error().line()),
+                 "it was tried again");
       warn(fmt::format("its journal cannot be written, nothing is decided until it can, for {} s (the job goes on): {}",
                        kAppendTries, ok.error().line()));
     }
@@ -222,14 +241,7 @@ void Supervisor::perform(const Action& a) {
     case ActionKind::list_checkpoints:
       return list_checkpoints(a);
     case ActionKind::drain:
-      if (const Status ok = runner_.drain(a.node, a.text); !ok) {
-        trouble("drain " + a.node, ok.error());
-      } else if (const auto nodes = runner_.nodes(); nodes) {
-        // Where the runner keeps no such list, nobody could give it back.
-        for (const NodeState& n : *nodes)
-          if (n.name == a.node && !n.usable) tell_of_node(a.node, "drained");
-      }
-      return;
+      return drain(a);
     case ActionKind::stacks: {
       const auto text = runner_.stacks(s_.handle, s_.policy.dump_s);
       GuardEvent e = event(EventKind::stacks);
@@ -245,13 +257,45 @@ void Supervisor::perform(const Action& a) {
       return hear(std::move(e));
     }
     case ActionKind::signal:
-      if (const Status ok = runner_.signal(s_.handle, a.number); !ok) trouble("signal", ok.error());
+      signalling_.reset();
+      if (const Status ok = runner_.signal(s_.handle, a.number); !ok) {
+        trouble("asking it to save", ok.error());
+        signalling_ = a;
+      }
       return;
     case ActionKind::fence:
     case ActionKind::wait:
     case ActionKind::notify:
     case ActionKind::stop:
       return;  // look() goes on with them
+  }
+}
+
+void Supervisor::drain(const Action& a) {
+  if (const Status ok = runner_.drain(a.node, a.text); !ok) {
+    trouble("drain " + a.node, ok.error());
+    drains_.failed(a, clock_s());
+    return;
+  }
+  drains_.done(a.node);
+  const auto nodes = runner_.nodes();
+  if (!nodes) return;
+  // Where the runner keeps no such list, nobody could give it back.
+  for (const NodeState& n : *nodes)
+    if (n.name == a.node && !n.usable) tell_of_node(a.node, "drained");
+}
+
+// What could not be done when it was decided.
+void Supervisor::try_again() {
+  if (s_.phase == GuardPhase::saving && signalling_) perform(Action(*signalling_));
+  for (const Action& a : drains_.due(clock_s())) {
+    const bool out = std::any_of(s_.excluded.begin(), s_.excluded.end(),
+                                 [&](const ExcludedNode& n) { return n.node == a.node && !n.drained; });
+    if (out) {
+      drain(a);
+    } else {
+      drains_.done(a.node);
+    }
   }
 }
 
@@ -306,8 +350,36 @@ void Supervisor::tell_state(GuardEvent& started) const {
   const auto state = runner_.poll(started.handle);
   if (!state) return;
   started.state = *state;
+  started.first = state->phase == AttemptPhase::pending && state->started == 0;
   const Ns at = now();
   if (state->started != 0) started.at = std::clamp(state->started + ahead_, std::min(s_.attempts.back().asked, at), at);
+}
+
+// Of what had to wait, once it does no longer: when it began, and where.
+void Supervisor::tell_begun(const AttemptState& state) {
+  if (seen_.begun || (state.phase == AttemptPhase::pending && state.started == 0)) return;
+  seen_.begun = true;
+  const AttemptRecord& r = s_.attempts.back();
+  if (r.started != 0 && (!r.nodes.empty() || state.nodes.empty())) return;
+  const bool ran = state.phase != AttemptPhase::ended || state.started != 0 || state.exit_status || state.signal;
+  if (!ran) return;  // it was ended in its queue
+  GuardEvent e = event(EventKind::started);
+  e.attempt = s_.attempt;
+  e.handle = s_.handle;
+  e.state = state;
+  const Ns at = now();
+  e.at = state.started != 0 ? std::clamp(state.started + ahead_, std::min(r.asked, at), at)
+         : r.started != 0   ? r.started
+                            : at;
+  hear(std::move(e));
+  if (seen_.step_seen < 0) seen_.times = StepClock(s_.attempts.back().started, false);
+}
+
+// Where the whole limit is not longer than the margin: half of it, so that something is trained before.
+double Supervisor::margin_s(const AttemptState& state) const {
+  const Ns began = state.started != 0 ? state.started + ahead_ : s_.attempts.back().started;
+  const double whole = began == 0 ? 0 : static_cast<double>(now() - began) * 1e-9 + *state.time_left;
+  return began == 0 || whole > o_.time_limit_margin_s ? o_.time_limit_margin_s : whole / 2;
 }
 
 void Supervisor::start(const Action& a) {
@@ -375,44 +447,11 @@ void Supervisor::find_started(const Action& a) {
 
 // ---- checkpoints ----
 
-Result<std::vector<KnownCheckpoint>> Supervisor::good_checkpoints(const Action& a, std::string& told) const {
-  const auto all = ckpt::list(o_.checkpoints);
-  if (!all) return tl::unexpected(all.error());
-  for (const ckpt::Listed& c : *all)
-    if (c.unreachable)
-      return fail("may be the newest checkpoint, and cannot be looked at: " + c.problem, o_.checkpoints + "/" + c.id,
-                  "if it stays so, move it away");
-  std::vector<KnownCheckpoint> good;
-  bool newest_known = false;
-  int below = 0;
-  std::size_t bad = 0;
-  for (const ckpt::Listed& c : *all) {
-    std::string problem = c.problem;
-    const bool wanted = !newest_known || (c.step <= a.step && below < a.number);
-    if (problem.empty() && wanted && o_.verify) {
-      const auto opened = ckpt::Checkpoint::open(o_.checkpoints, c.id);
-      const Status ok = opened ? opened->verify() : Status(tl::unexpected(opened.error()));
-      if (!ok) problem = ok.error().line();
-    }
-    if (!problem.empty()) {
-      if (bad++ < 3) told += (told.empty() ? "" : "; ") + c.id + " is not good: " + problem;
-      continue;
-    }
-    newest_known = true;
-    below += c.step <= a.step ? 1 : 0;
-    good.push_back({c.id, c.step, c.serial});
-  }
-  if (good.empty() && (bad > 0 || s_.saved_step >= 0))
-    return fail(bad > 0 ? "there are checkpoints and none is good: " + told : "those that were seen are gone",
-                o_.checkpoints, "no reason to begin anew: look at the storage");
-  return good;
-}
-
 void Supervisor::list_checkpoints(const Action& a) {
   GuardEvent e = event(EventKind::checkpoints);
   for (int i = 0; i < kListTries; ++i) {
     std::string told;
-    auto good = good_checkpoints(a, told);
+    auto good = good_checkpoints(o_.checkpoints, o_.verify, a, s_.saved_step >= 0, told);
     e.fatal = !good;
     e.text = good ? told : good.error().line();
     if (good) {
@@ -491,38 +530,11 @@ void Supervisor::list_nodes() {
 void Supervisor::check_nodes() {
   GuardEvent e = event(EventKind::nodes);
   const std::vector<std::string> nodes = usable_nodes(e.nodes, e.text);
-  // Those that it ran on: what others have may be theirs.
-  std::vector<std::string> tested;
-  for (const std::string& n : nodes) {
-    const std::vector<std::string>& ran = seen_.nodes.empty() ? nodes : seen_.nodes;
-    if (std::find(ran.begin(), ran.end(), n) != ran.end()) tested.push_back(n);
-  }
-  std::optional<RunGroups> run;
-  if (o_.check_command.empty() && tested.size() >= 2) run = runner_.tester(tested, o_.check_timeout_s);
-  if (run) {
-    const auto check = orrery::check_nodes(tested.size(), *run);
-    if (!check) e.text = "nodes could not be tested: " + check.error().line();
-    for (const std::string& n : nodes) {
-      const auto at = static_cast<std::size_t>(std::find(tested.begin(), tested.end(), n) - tested.begin());
-      const bool told = check && at < tested.size();
-      e.nodes.push_back({n, told ? std::string(name_of(check->verdicts[at])) : "good", told ? "" : "not tested"});
-    }
-    return hear(std::move(e));
-  }
-  if (nodes.size() < 2 || o_.check_command.empty()) {
-    if (e.text.empty())
-      e.text = nodes.size() < 2 ? "one node: nothing to compare it with" : "no command to test nodes is given";
-    for (const std::string& n : nodes) e.nodes.push_back({n, "good", "not tested"});
-    return hear(std::move(e));
-  }
-  GroupRunTerms terms;
-  terms.argv = o_.check_command;
-  terms.timeout_s = o_.check_timeout_s;
-  const auto check = orrery::check_nodes(
-      nodes.size(), [&](const std::vector<NodeGroup>& groups) { return run_commands(terms, nodes, groups); });
-  if (!check) e.text = "nodes could not be tested: " + check.error().line();
-  for (std::size_t i = 0; i < nodes.size(); ++i)
-    e.nodes.push_back({nodes[i], check ? std::string(name_of(check->verdicts[i])) : "good", check ? "" : "not tested"});
+  std::vector<std::string> ran = seen_.attempt == s_.attempt ? seen_.nodes : std::vector<std::string>();
+  if (ran.empty() && !s_.attempts.empty()) ran = s_.attempts.back().nodes;
+  NodesTested tested = test_nodes(o_, runner_, nodes, ran);
+  if (e.text.empty()) e.text = std::move(tested.text);
+  e.nodes.insert(e.nodes.end(), tested.reports.begin(), tested.reports.end());
   hear(std::move(e));
 }
 
@@ -535,9 +547,10 @@ void Supervisor::begin_seeing() {
   seen_.logs = std::make_unique<AttemptLogs>(rules_, std::vector<std::string>{stem + ".out", stem + ".err"});
   const AttemptRecord& r = s_.attempts.back();
   watch_.begin_attempt(watched_, r.skip_from, r.skip_to);
-  if (heartbeats_) heartbeats_->begin_attempt(r.started - ahead_);
+  const Ns began = r.started != 0 ? r.started : r.asked;  // it may wait in a queue still
+  if (heartbeats_) heartbeats_->begin_attempt(began - ahead_);
   // Longer ago than between two looks: nobody was there.
-  seen_.times = StepClock(r.started, static_cast<double>(now() - r.started) * 1e-9 > kMostGap_s + 5 * o_.poll_s);
+  seen_.times = StepClock(began, static_cast<double>(now() - began) * 1e-9 > kMostGap_s + 5 * o_.poll_s);
 }
 
 // The step at hand, which was not seen when the look before was: now, but for the first one that is seen, which may
@@ -670,6 +683,8 @@ void Supervisor::attend() {
     return !broken_ && s_.attempt == attempt && (s_.phase == GuardPhase::running || s_.phase == GuardPhase::saving);
   };
   const auto state = runner_.poll(s_.handle);
+  if (state) tell_begun(*state);
+  if (!here()) return;
   if (!seen_.logs_done) take_logs(seen_.logs->look());
   if (heartbeats_) {
     const std::vector<Beat> beats = heartbeats_->read();
@@ -709,7 +724,7 @@ void Supervisor::attend() {
     if (s_.phase == GuardPhase::running && state->reason == EndReason::preempted)
       tell(EventKind::preemption, "the scheduler will end it: " + state->detail, 0);
     if (here() && s_.phase == GuardPhase::running && !ending && state->time_left &&
-        *state->time_left < o_.time_limit_margin_s)
+        *state->time_left < margin_s(*state))
       tell(EventKind::time_limit_near, fmt::format("{:.0f} s until its time limit", *state->time_left),
            *state->time_left);
   }
@@ -724,9 +739,21 @@ void Supervisor::attend() {
 }
 
 void Supervisor::fence() {
+  if (std::exchange(fencing_, s_.attempt) != s_.attempt) {
+    fencing_since_ = Clock::now();
+    fencing_told_ = false;
+  }
   const auto dead = runner_.fence(s_.handle);
   if (!dead) return trouble("ending attempt " + std::to_string(s_.attempt), dead.error());
-  if (!*dead) return;
+  if (!*dead) {
+    const double since = std::chrono::duration<double>(Clock::now() - fencing_since_).count();
+    if (since < LastingTrouble::kLasting_s || std::exchange(fencing_told_, true)) return;
+    const std::string left = runner_.left(s_.handle);
+    return hear(
+        event(EventKind::trouble,
+              fmt::format("not all of attempt {} has been seen dead in {:.0f} s, and nothing is started before{}{}",
+                          s_.attempt, since, left.empty() ? "" : ": ", left)));
+  }
   if (seen_.attempt == s_.attempt && seen_.logs && !seen_.logs_done) {
     take_logs(seen_.logs->finish());
     seen_.logs_done = true;
@@ -769,6 +796,7 @@ void Supervisor::look() {
     default:
       break;
   }
+  try_again();
   if (s_.until != 0 && now() >= s_.until && s_.phase != GuardPhase::stopped) hear(event(EventKind::tick));
   if (hooks_.looked) hooks_.looked(s_);
 }
@@ -813,6 +841,7 @@ Result<GuardState> Supervisor::run() {
     if (s_.phase != GuardPhase::stopped) std::this_thread::sleep_for(std::chrono::duration<double>(o_.poll_s));
   }
   if (broken_) return tl::unexpected(*broken_);
+  for (const Action& a : drains_.all()) (void)runner_.drain(a.node, a.text);
   return s_;
 }
 

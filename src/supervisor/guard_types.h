@@ -43,7 +43,7 @@ struct GuardPolicy {
 enum class EventKind : std::uint8_t {
   begin,            // a new job: policy, text = begin of tokens, node = its name, handle = its command
   resumed,          // a supervisor took over, where another one died or was stopped: policy
-  started,          // handle, nodes
+  started,          // handle, state; `first`: it waits in a queue, and comes again when it has begun
   not_started,      // the runner knows that the attempt was not started: text says why; `fatal` = it never can be
   progress,         // step (and loss), moved on; `first` of an attempt
   finding,          // the logs say why it fails, or that it did: finding
@@ -61,7 +61,8 @@ enum class EventKind : std::uint8_t {
   saved,       // step, seconds = training stood still; text = the id of the complete checkpoint, "" = one was begun
   stop_asked,  // by a person or the system: text; the second time: at once
   tick,        // time passes
-  queued       // it waits for the scheduler: text = why, in its words
+  queued,      // it waits for the scheduler: text = why, in its words
+  trouble      // what has been tried in vain for a while: text
 };
 
 // What diagnose says of the attempt's logs so far, in few words.
@@ -78,7 +79,8 @@ struct Finding {
 
 struct NodeReport {
   std::string node;
-  std::string verdict;  // "good", "bad", "slow", "link", "unusable"; of one left out: "drained", "resumed"
+  // "good", "bad", "slow", "link", "untested", "unusable"; of one left out: "drained", "resumed"
+  std::string verdict;
   std::string why;
 };
 
@@ -201,6 +203,7 @@ struct RollbackPlan {
   std::string checkpoint;
   std::int64_t from = -1, to = 0;  // batches left out; from = the checkpoint's step, below 0 = not chosen yet
   std::int64_t bad = -1;           // the first bad step
+  bool begun = false;  // an attempt went back: what came after the checkpoint has been withdrawn, what is newer counts
 };
 
 struct GuardState {

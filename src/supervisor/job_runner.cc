@@ -2,20 +2,6 @@
 
 namespace orrery {
 
-std::string_view name_of(AttemptPhase phase) {
-  switch (phase) {
-    case AttemptPhase::pending:
-      return "pending";
-    case AttemptPhase::running:
-      return "running";
-    case AttemptPhase::ending:
-      return "ending";
-    case AttemptPhase::ended:
-      return "ended";
-  }
-  return "";
-}
-
 std::string_view name_of(EndReason reason) {
   switch (reason) {
     case EndReason::none:

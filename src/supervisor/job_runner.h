@@ -101,6 +101,12 @@ class JobRunner {
   // it out and its processes cannot reach what the job writes, or ended with it: the runner documents which.
   virtual Result<bool> fence(const std::string& handle) = 0;
 
+  // What fence() still waits for, in words: processes, nodes. "" = not known.
+  virtual std::string left(const std::string& handle) {
+    (void)handle;
+    return "";
+  }
+
   // Nodes that the job may be given, now: for exclusion, tests of nodes, spares. Locally: those of the configuration.
   virtual Result<std::vector<NodeState>> nodes() = 0;
 
@@ -119,7 +125,6 @@ class JobRunner {
   }
 };
 
-std::string_view name_of(AttemptPhase phase);
 std::string_view name_of(EndReason reason);
 
 }  // namespace orrery

@@ -102,6 +102,11 @@ Result<StateLock> StateLock::take(const std::string& directory) {
   bool taken = false;
   for (int i = 0; i < 20 && !taken; ++i) {
     taken = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (!taken && errno != EWOULDBLOCK && errno != EINTR) {
+      const std::string what = why();
+      ::close(fd);
+      return fail("cannot be locked: " + what, path, "choose a directory on another file system with --state");
+    }
     if (!taken) ::usleep(10'000);
   }
   if (!taken) {
@@ -130,16 +135,16 @@ StateLock::~StateLock() {
 bool is_locked(const std::string& directory) {
   const int fd = ::open((directory + "/guard.lock").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return false;
-  const bool free = ::flock(fd, LOCK_SH | LOCK_NB) == 0;
+  const bool held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(fd);
-  return !free;
+  return held;
 }
 
 Result<Journal> Journal::open(const std::string& path, const JournalRead& known) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return fail("cannot be opened: " + why(), path);
   Journal journal(fd, path, known.entries.size() + 1, known.good_bytes);
-  if (::ftruncate(fd, static_cast<off_t>(known.good_bytes)) != 0 || ::lseek(fd, 0, SEEK_END) < 0 || ::fsync(fd) != 0)
+  if (::ftruncate(fd, static_cast<off_t>(known.good_bytes)) != 0 || ::fsync(fd) != 0)
     return fail("cannot be written: " + why(), path);
   // The file's name, too, must outlive a power cut.
   const std::string directory = path.substr(0, path.rfind('/') + 1);
@@ -152,19 +157,24 @@ Result<Journal> Journal::open(const std::string& path, const JournalRead& known)
 }
 
 Journal::Journal(Journal&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), next_(other.next_), size_(other.size_) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      path_(std::move(other.path_)),
+      next_(other.next_),
+      size_(other.size_),
+      torn_(other.torn_) {}
 Journal::~Journal() {
   if (fd_ >= 0) ::close(fd_);
 }
 
 Status Journal::append(const GuardEvent& event, const Decision& decision) {
   const std::string line = line_of(next_, event, decision);
+  // Where the last good line ends, whatever a try before has left there.
+  if (torn_ && ::ftruncate(fd_, static_cast<off_t>(size_)) != 0) return fail("cannot be written: " + why(), path_);
+  if (::lseek(fd_, static_cast<off_t>(size_), SEEK_SET) < 0) return fail("cannot be written: " + why(), path_);
   Status ok = write_all(fd_, line, path_);
   if (ok && ::fdatasync(fd_) != 0) ok = fail("cannot be synced: " + why(), path_);
-  if (!ok) {  // half a line must not stand before the next one
-    if (::ftruncate(fd_, static_cast<off_t>(size_)) == 0) ::lseek(fd_, 0, SEEK_END);
-    return ok;
-  }
+  torn_ = !ok && ::ftruncate(fd_, static_cast<off_t>(size_)) != 0;  // half a line must not be read
+  if (!ok) return ok;
   size_ += line.size();
   ++next_;
   return {};

@@ -68,7 +68,8 @@ class Journal {
       : fd_(fd), path_(std::move(path)), next_(next), size_(size) {}
   int fd_ = -1;
   std::string path_;
-  std::uint64_t next_ = 1, size_ = 0;
+  std::uint64_t next_ = 1, size_ = 0;  // of the next line, of the good ones
+  bool torn_ = false;                  // something may stand behind them
 };
 
 }  // namespace orrery

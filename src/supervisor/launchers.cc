@@ -6,11 +6,39 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <string_view>
 
+#include "slurm/host_list.h"
 #include "slurm/slurm.h"
 #include "supervisor/ring.h"
 
+extern char** environ;
+
 namespace orrery {
+namespace {
+
+// The allocation that this process is in has all of them.
+bool are_ours(const std::vector<std::string>& nodes) {
+  const char* const list = std::getenv("SLURM_JOB_NODELIST");
+  const auto own = slurm::expand_hosts(std::getenv("SLURM_JOB_ID") != nullptr && list != nullptr ? list : "");
+  return own && std::all_of(nodes.begin(), nodes.end(),
+                            [&](const std::string& n) { return std::find(own->begin(), own->end(), n) != own->end(); });
+}
+
+// srun takes what it finds of a job in its environment for its own: a step of that one.
+std::vector<std::string> outside_of_any_job() {
+  std::vector<std::string> words = {"env"};
+  for (char** v = environ; v && *v; ++v) {
+    const std::string_view line = *v;
+    const std::string_view name = line.substr(0, line.find('='));
+    if (name.starts_with("SLURM_") && !name.starts_with("SLURM_CONF"))
+      words.insert(words.end(), {"-u", std::string(name)});
+  }
+  if (words.size() == 1) words.clear();
+  return words;
+}
+
+}  // namespace
 
 Status find_addresses(const std::vector<std::string>& nodes, const std::vector<std::string>& given,
                       GroupRunTerms& terms) {
@@ -35,7 +63,7 @@ Status by_slurm(const std::vector<std::string>& nodes, const std::vector<std::st
   const auto known = slurm::nodes(nodes, {.patience_s = 30});
   if (!known) return tl::unexpected(known.error());
   std::vector<std::string> addresses;
-  const bool inside = std::getenv("SLURM_JOB_ID") != nullptr;
+  const bool inside = are_ours(nodes);
   for (const std::string& name : nodes) {
     const auto node = std::find_if(known->begin(), known->end(), [&](const auto& n) { return n.name == name; });
     if (!inside && node->state == "allocated")
@@ -43,7 +71,9 @@ Status by_slurm(const std::vector<std::string>& nodes, const std::vector<std::st
     addresses.push_back(node->address);
   }
   if (const Status ok = find_addresses(nodes, addresses, terms); !ok) return ok;
-  terms.launch = {"srun", "--nodes=1", "--ntasks=1", "--nodelist={host}", "--job-name=orrery-checknodes"};
+  terms.launch = inside ? std::vector<std::string>() : outside_of_any_job();
+  terms.launch.insert(terms.launch.end(),
+                      {"srun", "--nodes=1", "--ntasks=1", "--nodelist={host}", "--job-name=orrery-checknodes"});
   if (inside) {
     terms.launch.push_back("--overlap");
   } else {
@@ -52,6 +82,16 @@ Status by_slurm(const std::vector<std::string>& nodes, const std::vector<std::st
   }
   terms.launch.insert(terms.launch.end(), more.begin(), more.end());
   return {};
+}
+
+std::vector<std::string> admission_words(const SlurmOptions& options) {
+  std::vector<std::string> words;
+  if (!options.partition.empty()) words.push_back("--partition=" + options.partition);
+  for (const std::string& word : options.sbatch)
+    for (const std::string_view name :
+         {"--account=", "--qos=", "--reservation=", "--partition=", "--wckey=", "-A", "-q", "-p"})
+      if (word.starts_with(name)) words.push_back(word);
+  return words;
 }
 
 std::vector<std::string> mpirun_words(const std::vector<std::string>& more) {

@@ -190,6 +190,14 @@ Result<bool> LocalRunner::fence(const std::string& handle) {
   return true;
 }
 
+std::string LocalRunner::left(const std::string& handle) {
+  const auto number = number_of(handle);
+  const auto spec = number ? read_spec(AttemptFiles(options_.directory, *number)) : tl::unexpected(number.error());
+  if (!spec) return "";
+  const std::vector<pid_t> pids = members(*number, spec->token);
+  return pids.empty() ? "" : fmt::format("processes {}", fmt::join(pids, ", "));
+}
+
 Result<std::vector<NodeState>> LocalRunner::nodes() {
   std::vector<NodeState> all;
   for (const std::string& n : options_.nodes) all.push_back({n, true, ""});

@@ -29,6 +29,7 @@ class LocalRunner final : public JobRunner {
   Result<AttemptState> poll(const std::string& handle) override;
   Status signal(const std::string& handle, int number) override;
   Result<bool> fence(const std::string& handle) override;
+  std::string left(const std::string& handle) override;
   Result<std::vector<NodeState>> nodes() override;
   Status drain(const std::string& node, const std::string& reason) override;
   Result<std::string> stacks(const std::string& handle, double timeout_s) override;

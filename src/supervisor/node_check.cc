@@ -46,7 +46,10 @@ class Check {
       if (const Status ok = beside(suspects_of(healthy), healthy, next++); !ok) return tl::unexpected(ok.error());
       if (const Status ok = look_again(next++); !ok) return tl::unexpected(ok.error());
     }
-    for (std::size_t i = 0; i < nodes_; ++i) check_.verdicts.push_back(verdict(i));
+    for (std::size_t i = 0; i < nodes_; ++i) {
+      check_.verdicts.push_back(verdict(i));
+      check_.untested.push_back(untested(i));
+    }
     return std::move(check_);
   }
 
@@ -161,6 +164,11 @@ class Check {
     return std::find(t.nodes.begin(), t.nodes.end(), node) != t.nodes.end();
   }
 
+  bool untested(std::size_t node) const {
+    const auto last =
+        std::find_if(check_.tests.rbegin(), check_.tests.rend(), [&](const GroupTest& t) { return has(t, node); });
+    return !passed(node) && last != check_.tests.rend() && last->outcome.absent;
+  }
   NodeVerdict verdict(std::size_t node) const {
     if (!passed(node)) return NodeVerdict::bad;
     if (!well(node)) return NodeVerdict::slow;

@@ -17,10 +17,11 @@ struct GroupOutcome {
   bool passed = false;
   double gb_per_s = 0;   // 0 = not told
   std::string why = {};  // where it failed and something was said of it
+  bool absent = false;   // it failed since a member never came: whoever starts them may be at fault
 };
 
 // Runs one round: the groups have no node in common and may run at once. An outcome for each, in order. An error (no
-// such program) is no verdict on any node.
+// such program, told to end meanwhile) is no verdict on any node.
 using RunGroups = std::function<Result<std::vector<GroupOutcome>>(const std::vector<NodeGroup>&)>;
 
 enum class NodeVerdict : std::uint8_t {
@@ -42,6 +43,7 @@ struct NodeCheck {
   std::vector<NodeVerdict> verdicts;  // of each node
   std::vector<GroupTest> tests;       // in the order of their rounds
   bool no_good_node = false;          // no group of two or three passed: nodes were tested alone
+  std::vector<bool> untested;         // of each node: never passed, and the last test of it had no member come
 };
 
 // Round 1 pairs neighbours (an odd number: the last three). Round 2 pairs each suspect, of a group that failed or was

@@ -65,7 +65,7 @@ Result<std::vector<GroupOutcome>> run_commands(const GroupRunTerms& terms, const
   std::vector<std::vector<pid_t>> started;
   std::vector<TempFile> outputs;
   const auto cannot = [&](const Error& why) {
-    wait_for_groups(started, 0);
+    (void)wait_for_groups(started, 0);
     return tl::unexpected(why);
   };
   for (const NodeGroup& group : groups) {
@@ -79,10 +79,11 @@ Result<std::vector<GroupOutcome>> run_commands(const GroupRunTerms& terms, const
     if (!child) return cannot(child.error());
     started.push_back({child->pid});
   }
-  const std::vector<bool> passed = wait_for_groups(started, terms.timeout_s);
+  const auto passed = wait_for_groups(started, terms.timeout_s);
+  if (!passed) return tl::unexpected(passed.error());
   std::vector<GroupOutcome> outcomes;
   for (std::size_t g = 0; g < groups.size(); ++g)
-    outcomes.push_back({.passed = passed[g], .gb_per_s = passed[g] ? last_number(outputs[g].get()) : 0});
+    outcomes.push_back({.passed = (*passed)[g], .gb_per_s = (*passed)[g] ? last_number(outputs[g].get()) : 0});
   return outcomes;
 }
 

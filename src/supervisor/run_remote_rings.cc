@@ -52,8 +52,9 @@ struct Group {
   std::vector<Line> lines;  // one a member
   std::vector<int> ports;   // 0 = not there yet
   std::vector<double> rates;
+  std::vector<bool> came;  // said anything
   std::string why;
-  bool told = false, over = false;
+  bool told = false, over = false, absent = false;
 };
 
 class Rings {
@@ -69,18 +70,24 @@ class Rings {
         return tl::unexpected(ok.error());
       }
     const auto end = Clock::now() + std::chrono::duration<double>(terms_.timeout_s);
+    bool told = false;
     while (std::any_of(groups_.begin(), groups_.end(), [](const Group& g) { return !g.over; })) {
-      if (Clock::now() > end || ends.came()) break;
+      told = ends.came();
+      if (told || Clock::now() > end) break;
       wait_for_news();
       for (Group& g : groups_)
         if (!g.over) look(g);
     }
     for (Group& g : groups_)
-      if (!g.over) g.why = last_said(g, fmt::format("not done within {:g} s", terms_.timeout_s));
+      if (!g.over) {
+        g.absent = std::find(g.came.begin(), g.came.end(), false) != g.came.end();
+        g.why = last_said(g, fmt::format("not done within {:g} s", terms_.timeout_s));
+      }
     finish_all();
+    if (told) return fail("told to end", "a test of nodes");
     std::vector<GroupOutcome> outcomes;
     for (const Group& g : groups_) {
-      GroupOutcome o{.passed = g.over && g.why.empty(), .why = g.why};
+      GroupOutcome o{.passed = g.over && g.why.empty(), .why = g.why, .absent = g.absent};
       if (o.passed) o.gb_per_s = *std::min_element(g.rates.begin(), g.rates.end());
       outcomes.push_back(std::move(o));
     }
@@ -98,6 +105,7 @@ class Rings {
     }
     group.ports.assign(members.size(), 0);
     group.rates.assign(members.size(), 0);
+    group.came.assign(members.size(), false);
     std::vector<std::vector<std::string>> commands;
     for (std::size_t i = 0; i < members.size(); ++i) {
       commands.push_back(with(terms_.launch, "{host}", names[i]));
@@ -153,7 +161,10 @@ class Rings {
         hear(g, l, std::string_view(l.pending).substr(0, at));
       if (l.pending.size() > kAtOnce) l.pending.clear();
       const bool early = std::any_of(g.rates.begin(), g.rates.end(), [](double r) { return r <= 0; });
-      if (l.ended && early && done_with(g, l)) g.why = last_said(g, "ended before it was done");
+      if (l.ended && early && done_with(g, l)) {
+        g.absent = g.absent || (g.why.empty() && !g.came[index_of(g, l)]);
+        g.why = last_said(g, "ended before it was done");
+      }
     }
     const auto all = [](const auto& values) {
       return std::all_of(values.begin(), values.end(), [](auto v) { return v > 0; });
@@ -167,9 +178,8 @@ class Rings {
   }
 
   // Of a launcher whose member has told its rate nothing more is expected.
-  static bool done_with(const Group& g, const Line& l) {
-    return g.rates[static_cast<std::size_t>(&l - g.lines.data())] <= 0;
-  }
+  static bool done_with(const Group& g, const Line& l) { return g.rates[index_of(g, l)] <= 0; }
+  static std::size_t index_of(const Group& g, const Line& l) { return static_cast<std::size_t>(&l - g.lines.data()); }
 
   static void hear(Group& g, Line& l, std::string_view text) {
     while (!text.empty() && (text.back() == '\r' || text.back() == ' ')) text.remove_suffix(1);
@@ -189,6 +199,7 @@ class Rings {
     const auto i = static_cast<std::size_t>(index);
     const std::string_view what = text.substr(0, first), value = text.substr(second + 1);
     double rate = 0;
+    g.came[i] = g.came[i] || what == "at" || what == "failed";
     if (what == "at" && read_int(value, port) == NumberState::ok && port > 0 && port < 65'536)
       g.ports[i] = static_cast<int>(port);
     if (what == "rate" && read_double(value, rate) == NumberState::ok && rate > 0) g.rates[i] = rate;

@@ -60,7 +60,7 @@ Result<std::vector<GroupOutcome>> run_rings(const GroupRunTerms& terms, const st
   std::vector<std::vector<pid_t>> started(groups.size());
   const auto cannot = [&](const std::string& what) {
     const std::string why = std::strerror(errno);
-    wait_for_groups(started, 0);
+    (void)wait_for_groups(started, 0);
     for (Ring& r : rings) close_ring(r);
     return fail(what + ": " + why, "ring");
   };
@@ -87,11 +87,15 @@ Result<std::vector<GroupOutcome>> run_rings(const GroupRunTerms& terms, const st
       started[g].push_back(pid);
     }
   }
-  const std::vector<bool> passed = wait_for_groups(started, terms.timeout_s);
+  const auto passed = wait_for_groups(started, terms.timeout_s);
+  if (!passed) {
+    for (Ring& r : rings) close_ring(r);
+    return tl::unexpected(passed.error());
+  }
   std::vector<GroupOutcome> outcomes;
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    GroupOutcome o{.passed = passed[g]};
-    for (std::size_t i = 0; passed[g] && i < groups[g].size(); ++i) {  // the slowest member
+    GroupOutcome o{.passed = (*passed)[g]};
+    for (std::size_t i = 0; (*passed)[g] && i < groups[g].size(); ++i) {  // the slowest member
       double rate = 0;
       if (::read(rings[g].told[0], &rate, sizeof rate) == sizeof rate)
         o.gb_per_s = i == 0 ? rate : std::min(o.gb_per_s, rate);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,31 +22,12 @@
 #include "supervisor/group_runs.h"
 #include "supervisor/keeper.h"
 #include "supervisor/launchers.h"
-#include "supervisor/ring.h"
 
 namespace orrery {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::duration;
-
-// Whether a connection is taken, within a second.
-bool connects(const std::string& host, int port) {
-  auto address = address_of(host, false);
-  if (!address) return false;
-  address->set_port(port);
-  const int fd = ::socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return true;  // this machine's trouble is not the node's
-  bool ok = ::connect(fd, address->get(), address->size) == 0;
-  if (!ok && errno == EINPROGRESS) {
-    pollfd p{fd, POLLOUT, 0};
-    int error = 0;
-    socklen_t size = sizeof error;
-    ok = ::poll(&p, 1, 1000) == 1 && ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
-  }
-  ::close(fd);
-  return ok;
-}
 
 std::string text_of(const std::string& path) { return read_at_most(path, std::size_t{1} << 24).value_or(""); }
 
@@ -61,6 +41,7 @@ Status make_private(const std::string& path) {
 EndReason reason_of(slurm::State state) {
   switch (state) {
     case slurm::State::node_fail:
+    case slurm::State::boot_fail:  // of a node, not of the job
       return EndReason::node_fail;
     case slurm::State::preempted:
       return EndReason::preempted;
@@ -71,8 +52,6 @@ EndReason reason_of(slurm::State state) {
       return EndReason::out_of_memory;
     case slurm::State::cancelled:
       return EndReason::cancelled;
-    case slurm::State::boot_fail:
-      return EndReason::launch_failed;
     default:
       return EndReason::none;
   }
@@ -228,20 +207,21 @@ Result<slurm::Job> SlurmRunner::job(const Handle& handle) {
   return job;
 }
 
-bool SlurmRunner::node_answers(Known& k, const std::string& node) {
+// A name that Slurm or the resolver does not tell is not known to be away.
+void SlurmRunner::ask_nodes(Known& k, const std::set<std::string>& nodes) {
   constexpr double kAgain_s = 2;
-  const auto tried = k.answers.find(node);
-  if (tried != k.answers.end() && Clock::now() - tried->second.second < duration<double>(kAgain_s))
-    return tried->second.first;
-  if (k.addresses.count(node) == 0) {
-    const auto found = slurm::nodes({node}, terms_);
-    if (!found) return true;  // not known to be away
-    k.addresses[node] = found->front();
+  std::vector<std::string> names;
+  for (const std::string& n : nodes)
+    if (!k.doors.contains(n)) names.push_back(n);
+  if (!names.empty() && Clock::now() - k.doors_asked >= duration<double>(kAgain_s)) {
+    k.doors_asked = Clock::now();
+    if (const auto found = slurm::nodes(names, terms_))
+      for (const slurm::Node& n : *found) k.doors[n.name] = {n.name, n.address, n.port};
   }
-  const slurm::Node& n = k.addresses[node];
-  const bool ok = connects(n.address, n.port);
-  k.answers[node] = {ok, Clock::now()};
-  return ok;
+  std::vector<NodeDoors::Door> doors;
+  for (const std::string& n : nodes)
+    if (const auto it = k.doors.find(n); it != k.doors.end()) doors.push_back(it->second);
+  doors_.ask(doors);
 }
 
 // How long its keeper has said nothing, by this machine's clock.
@@ -251,10 +231,13 @@ double SlurmRunner::silent_s(Known& k, const RankReport& report) {
   return duration<double>(Clock::now() - beat.moved).count();
 }
 
-// Silent keepers on a node whose slurmd takes no connections; where it takes some, four times as long a silence while
-// others speak (a machine that has stopped takes connections still). A job that is over: no waiting, its keepers are
-// done. A keeper on a dying node may still have told how its rank ended: where that was badly, the node is asked.
-std::vector<std::string> SlurmRunner::lost_nodes(Known& k, const std::vector<RankReport>& reports, bool over) {
+// Silent keepers on a node whose slurmd takes no connections; where the system takes them and no slurmd ends them (a
+// machine that has stopped), after four times as long a silence while others speak. One whose slurmd lives is not lost:
+// its keeper may wait for a storage. A job that is over: no waiting, its keepers are done. A keeper on a dying node may
+// still have told how its rank ended: where that was badly, the node is asked. `asking`: of one of a job that is over
+// the answer is not there yet.
+std::vector<std::string> SlurmRunner::lost_nodes(Known& k, const std::vector<RankReport>& reports, bool over,
+                                                 bool& asking) {
   constexpr double kTold = 1e9;          // has said all that it had to say
   std::map<std::string, double> silent;  // the shortest of each node
   double least = kTold;
@@ -269,12 +252,17 @@ std::vector<std::string> SlurmRunner::lost_nodes(Known& k, const std::vector<Ran
     it->second = std::min(it->second, s);
     least = std::min(least, s);
   }
+  std::set<std::string> asked;
+  for (const auto& [node, s] : silent)
+    if (over || s >= options_.stale_s) asked.insert(node);
+  ask_nodes(k, asked);
   std::vector<std::string> lost;
-  for (const auto& [node, s] : silent) {
-    if (over || s >= options_.stale_s) {
-      const bool stopped = !over && s < kTold && s >= 4 * options_.stale_s && least < options_.stale_s;
-      if (!node_answers(k, node) || stopped) lost.push_back(node);
-    }
+  for (const std::string& node : asked) {
+    const double s = silent[node];
+    const bool long_silent = !over && s < kTold && s >= 4 * options_.stale_s && least < options_.stale_s;
+    const DoorAnswer answer = doors_.of(node);
+    if (answer == DoorAnswer::away || (answer == DoorAnswer::mute && long_silent)) lost.push_back(node);
+    asking = asking || (over && answer == DoorAnswer::asked && k.doors.contains(node));
   }
   return lost;
 }
@@ -345,6 +333,8 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
     s.nodes.assign(nodes.begin(), nodes.end());
   }
   const bool again = claimed && j.restarts > 0;  // put into the queue once more
+  if (!again && j.state != slurm::State::pending) s.started = Ns{j.start_s} * 1'000'000'000;
+  bool asking = false;
   if (j.state == slurm::State::pending && !again) {
     s.phase = AttemptPhase::pending;
     s.detail = j.reason;
@@ -352,8 +342,8 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
     return s;
   }
   if (again && !slurm::is_over(j.state)) {
-    s.phase = AttemptPhase::ended;
-    s.lost = lost_nodes(k, reports, true);
+    s.lost = lost_nodes(k, reports, true, asking);
+    s.phase = asking ? AttemptPhase::ending : AttemptPhase::ended;
     s.reason = !s.lost.empty() ? EndReason::node_fail : warned ? EndReason::preempted : EndReason::requeued;
     s.detail = "Slurm put it into the queue again";
     return s;
@@ -372,7 +362,7 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
     const bool failed = std::any_of(reports.begin(), reports.end(), [](const RankReport& r) { return r.failed(); });
     // So is word that it will be ended: Slurm ends what has lost a node.
     const bool told_so = warned || j.state == slurm::State::completing;
-    s.lost = lost_nodes(k, reports, failed || told_so || s.phase == AttemptPhase::ending);
+    s.lost = lost_nodes(k, reports, failed || told_so || s.phase == AttemptPhase::ending, asking);
     s.waits = slurm::is_suspended(j);  // it cannot save now: what will end it is told once it goes on
     if (s.phase == AttemptPhase::running && told_so && s.lost.empty() && !s.waits) {
       s.reason = EndReason::preempted;
@@ -393,7 +383,7 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
   // Over, or forgotten: a controller that was killed forgets what came last.
   if (j.state == slurm::State::unknown && some_run) {
     s.phase = AttemptPhase::running;
-    s.lost = lost_nodes(k, reports, false);
+    s.lost = lost_nodes(k, reports, false, asking);
     s.detail = "Slurm does not know it";
     return s;
   }
@@ -403,7 +393,8 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
     s.detail = j.state_text + (j.reason.empty() ? "" : ", " + j.reason);
     if (!claimed && s.reason == EndReason::none && j.state == slurm::State::failed) s.reason = EndReason::launch_failed;
   }
-  if (j.state != slurm::State::completed) s.lost = lost_nodes(k, reports, true);
+  if (j.state != slurm::State::completed) s.lost = lost_nodes(k, reports, true, asking);
+  if (asking) s.phase = AttemptPhase::ending;
   describe_end(files, reports, s);
   // It was told that it will be ended, and ended by itself in time.
   if (warned && ended_on_request(s) && (s.exit_status || j.preempted_s > 0)) s.reason = EndReason::preempted;
@@ -422,10 +413,11 @@ Status SlurmRunner::signal(const std::string& handle, int number) {
   const auto h = read_handle(handle);
   if (!h) return tl::unexpected(h.error());
   const SlurmFiles files(directory_, h->attempt);
-  auto orders = read_orders(read_line(files.orders)).value_or(Orders{});
-  ++orders.signals;
-  orders.signal = number;
-  return give_orders(files, orders);
+  auto orders = read_orders(read_line(files.orders));
+  if (!orders) return fail("cannot be read", files.orders);  // what was ordered before must not be taken back
+  ++orders->signals;
+  orders->signal = number;
+  return give_orders(files, *orders);
 }
 
 Result<bool> SlurmRunner::fence(const std::string& handle) {
@@ -446,25 +438,45 @@ Result<bool> SlurmRunner::fence(const std::string& handle) {
   for (const RankReport& r : reports)
     if (r.runs() && !r.node.empty()) left.insert(r.node);
   const bool over = slurm::is_over(j->state) || j->state == slurm::State::unknown;
-  std::set<std::string> away;
-  for (const std::string& node : j->nodes)
-    if (!node_answers(k, node)) away.insert(node);
-  for (const std::string& node : left)
-    if (!node_answers(k, node)) away.insert(node);
-  // Slurm waits long for nodes that refuse connections: told that they are down, it ends the job there.
-  for (const std::string& node : away)
-    if (!over && waited >= options_.stale_s && k.set_down.count(node) == 0) {
-      k.set_down[node] = Clock::now();
-      if (const Status ok = slurm::set_down({node}, "orrery guard: its slurmd takes no connections", terms_); !ok)
-        return tl::unexpected(ok.error());
-    }
+  std::set<std::string> nodes(j->nodes.begin(), j->nodes.end());
+  nodes.insert(left.begin(), left.end());
+  ask_nodes(k, nodes);
+  // Slurm waits long for nodes that take no connections: told that they are down, it ends the job there, and what else
+  // runs on them. A slurmd that is started anew is back before.
+  for (const std::string& node : nodes) {
+    constexpr double kAgain_s = 5;
+    if (over || waited < options_.stale_s || doors_.away_s(node) < options_.lost_after_s || k.set_down.contains(node))
+      continue;
+    const auto tried = k.telling.find(node);
+    if (tried != k.telling.end() && Clock::now() - tried->second < duration<double>(kAgain_s)) continue;
+    k.telling[node] = Clock::now();
+    if (const Status ok = slurm::set_down({node}, "orrery guard: its slurmd takes no connections", terms_); !ok)
+      return tl::unexpected(ok.error());
+    k.set_down.insert(node);
+  }
   if (!over) return false;
   for (const std::string& node : left) {
-    if (j->state == slurm::State::unknown && away.count(node) == 0) return false;  // keepers answer for themselves
-    if (away.count(node) != 0 && waited < options_.lost_after_s) return false;
+    const DoorAnswer answer = doors_.of(node);
+    const bool there = answer == DoorAnswer::answers || answer == DoorAnswer::mute;
+    // keepers answer for themselves
+    if (j->state == slurm::State::unknown && answer != DoorAnswer::away) return false;
+    if (!there && waited < options_.lost_after_s) return false;
   }
   if (j->state == slurm::State::unknown && reports.empty() && waited < options_.lost_after_s) return false;
   return true;
+}
+
+std::string SlurmRunner::left(const std::string& handle) {
+  const auto h = read_handle(handle);
+  if (!h) return "";
+  Known& k = known(h->attempt);
+  std::string text = fmt::format("job {} is {}", static_cast<std::int64_t>(h->job),
+                                 k.job.state_text.empty() ? "not known" : k.job.state_text);
+  for (const RankReport& r : read_reports(SlurmFiles(directory_, h->attempt)))
+    if (r.runs()) text += fmt::format(", rank {} on {} has not ended", r.rank, r.node);
+  for (const std::string& node : k.job.nodes)
+    if (doors_.of(node) == DoorAnswer::away) text += fmt::format(", {} takes no connections", node);
+  return text;
 }
 
 Result<std::vector<NodeState>> SlurmRunner::nodes() {
@@ -493,15 +505,16 @@ Result<std::string> SlurmRunner::stacks(const std::string& handle, double timeou
   const auto h = read_handle(handle);
   if (!h) return tl::unexpected(h.error());
   const SlurmFiles files(directory_, h->attempt);
-  auto orders = read_orders(read_line(files.orders)).value_or(Orders{});
-  ++orders.stacks;
-  if (const Status ok = give_orders(files, orders); !ok) return tl::unexpected(ok.error());
+  auto orders = read_orders(read_line(files.orders));
+  if (!orders) return fail("cannot be read", files.orders);
+  ++orders->stacks;
+  if (const Status ok = give_orders(files, *orders); !ok) return tl::unexpected(ok.error());
   const auto end = Clock::now() + duration<double>(timeout_s);
   std::vector<RankReport> reports;
   for (;;) {
     reports = read_reports(files);
     const bool all = std::all_of(reports.begin(), reports.end(),
-                                 [&](const RankReport& r) { return !r.runs() || r.stacks >= orders.stacks; });
+                                 [&](const RankReport& r) { return !r.runs() || r.stacks >= orders->stacks; });
     if (all || Clock::now() >= end) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
@@ -509,7 +522,7 @@ Result<std::string> SlurmRunner::stacks(const std::string& handle, double timeou
   for (const RankReport& r : reports) {
     if (!r.runs()) continue;
     text += fmt::format("==== rank {} on {}\n", r.rank, r.node);
-    text += r.stacks >= orders.stacks ? text_of(files.stacks(r.rank)) : "no answer\n";
+    text += r.stacks >= orders->stacks ? text_of(files.stacks(r.rank)) : "no answer\n";
   }
   if (text.empty()) return fail("no rank runs", files.directory);
   return text;
@@ -519,9 +532,7 @@ std::optional<RunGroups> SlurmRunner::tester(const std::vector<std::string>& nod
   GroupRunTerms terms;
   terms.timeout_s = timeout_s;
   terms.worker = {program_, "checknodes", "member", "{index}"};
-  std::vector<std::string> more;
-  if (!options_.partition.empty()) more.push_back("--partition=" + options_.partition);
-  const Status ok = by_slurm(nodes, more, terms);
+  const Status ok = by_slurm(nodes, admission_words(options_), terms);
   return [ok, terms, nodes](const std::vector<NodeGroup>& groups) -> Result<std::vector<GroupOutcome>> {
     if (!ok) return tl::unexpected(ok.error());
     return run_remote_rings(terms, nodes, groups);

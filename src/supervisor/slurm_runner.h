@@ -5,10 +5,10 @@
 //   - of each rank its keeper has written that it has ended or has been ended, or Slurm says that the job is over on
 //     nodes that answer: their slurmd has seen every step end;
 //   - a node that does not answer is dead for us when Slurm has it down (the supervisor sets it down where its slurmd
-//     refuses connections) and none of its keepers has answered for `lost_after_s` since the attempt was revoked. A
-//     keeper that reaches the state directory answers within a second; one that does not cannot write there either,
-//     and what comes back later finds the revocation first. Whatever it may still write into a checkpoint of its own is
-//     refused by the library's lock.
+//     has taken no connection for `lost_after_s`) and none of its keepers has answered for `lost_after_s` since the
+//     attempt was revoked. A keeper that reaches the state directory answers within a second; one that does not cannot
+//     write there either, and what comes back later finds the revocation first. Whatever it may still write into a
+//     checkpoint of its own is refused by the library's lock.
 //
 // A job is submitted with --requeue, so that `scontrol requeue` works; it is not run a second time by Slurm all the
 // same, since an attempt's claim is taken once: what Slurm starts again ends at once, and the supervisor starts the
@@ -16,9 +16,11 @@
 #pragma once
 #include <chrono>
 #include <map>
+#include <set>
 
 #include "slurm/slurm.h"
 #include "supervisor/job_runner.h"
+#include "supervisor/node_doors.h"
 #include "supervisor/slurm_attempt.h"
 #include "supervisor/slurm_options.h"
 
@@ -36,6 +38,7 @@ class SlurmRunner final : public JobRunner {
   Result<AttemptState> poll(const std::string& handle) override;
   Status signal(const std::string& handle, int number) override;
   Result<bool> fence(const std::string& handle) override;
+  std::string left(const std::string& handle) override;
   Result<std::vector<NodeState>> nodes() override;
   Status drain(const std::string& node, const std::string& reason) override;
   Result<std::string> stacks(const std::string& handle, double timeout_s) override;
@@ -60,10 +63,11 @@ class SlurmRunner final : public JobRunner {
     std::optional<Clock::time_point> revoked;
     bool notice = false;
     slurm::Job job;
-    Clock::time_point asked{};  // when Slurm said so
-    std::map<std::string, slurm::Node> addresses;
-    std::map<std::string, std::pair<bool, Clock::time_point>> answers;  // of slurmd, and when it was tried
-    std::map<std::string, Clock::time_point> set_down;
+    Clock::time_point asked{};                         // when Slurm said so
+    std::map<std::string, NodeDoors::Door> doors;      // of their slurmds
+    Clock::time_point doors_asked{};                   // when Slurm was asked for them
+    std::set<std::string> set_down;                    // Slurm knows that they are down
+    std::map<std::string, Clock::time_point> telling;  // when it was tried last to tell it
   };
 
   static Result<Handle> read_handle(const std::string& handle);
@@ -71,15 +75,16 @@ class SlurmRunner final : public JobRunner {
   Result<slurm::Job> job(const Handle& handle);
   Status give_orders(const SlurmFiles& files, const Orders& orders);
   Status revoke(const SlurmFiles& files, Known& known);
-  bool node_answers(Known& known, const std::string& node);
+  void ask_nodes(Known& known, const std::set<std::string>& nodes);
   static double silent_s(Known& known, const RankReport& report);
-  std::vector<std::string> lost_nodes(Known& known, const std::vector<RankReport>& reports, bool over);
+  std::vector<std::string> lost_nodes(Known& known, const std::vector<RankReport>& reports, bool over, bool& asking);
   void describe_end(const SlurmFiles& files, const std::vector<RankReport>& reports, AttemptState& state) const;
 
   std::string directory_, program_;
   SlurmOptions options_;
   slurm::Terms terms_;
   Known known_;
+  NodeDoors doors_;
 };
 
 }  // namespace orrery
