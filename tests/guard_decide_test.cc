@@ -87,7 +87,15 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"requeued", nullptr, "", "", {}, 15, EndReason::requeued, "restart", GuardOutcome::open},
         Row{"a person cancelled it", nullptr, "", "", {}, 15, EndReason::cancelled, "stop", GuardOutcome::failed},
         Row{"out of memory", nullptr, "", "", {}, 9, EndReason::out_of_memory, "stop", GuardOutcome::failed},
-        Row{"no such program", nullptr, "", "", {}, {}, EndReason::launch_failed, "stop", GuardOutcome::failed}));
+        Row{"cannot be started any more",
+            nullptr,
+            "",
+            "",
+            {},
+            {},
+            EndReason::launch_failed,
+            "restart",
+            GuardOutcome::open}));
 
 TEST(GuardDecide, UnsureFindingsExplainNothing) {
   Talk t;

@@ -135,6 +135,7 @@ TEST(GuardLook, ADryRunIsToldOnceOfAnEndThatIsNear) {
     if (++polls > 20) return in(AttemptPhase::ended);
     AttemptState s = in(AttemptPhase::running);
     s.reason = EndReason::preempted;
+    s.started = 1;  // long ago: its whole limit is longer than the margin
     s.time_left = 100 - polls;
     return s;
   };
