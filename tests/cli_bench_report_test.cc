@@ -214,6 +214,55 @@ TEST(CliBenchReport, ResultsOfAnotherSpecificationDoNotCount) {
   EXPECT_EQ(states("report"), (All{{"none done", 2}, {"F done", 2}}));
 }
 
+// What the matrix does not mean (another specification, other runs) is not compared, and an option without use is
+// refused.
+TEST(CliBenchReport, OnlyWhatTheMatrixMeansIsCompared) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml", old = dir / "old.db", now = dir / "now.db";
+  const auto took = [](const char* ms) {
+    std::string argv = "[\"sh\", \"-c\", \"";
+    for (int i = 0; i < 3; ++i) argv += std::string("echo took ") + ms + ";";
+    return argv + "\"]";
+  };
+  const auto report = [&](const std::string& more) {
+    return orrery("bench report '" + config + "' --json --store '" + now + "' --against '" + old + "' " + more);
+  };
+  write_text(config, matrix("seq_length = 8\nbatch = [1, 2]\n", took("10")));
+  ASSERT_EQ(orrery("bench run '" + config + "' --quiet --store '" + old + "'").status, 0);
+  write_text(config, matrix("seq_length = 8\nbatch = 1\n", took("10")));
+  ASSERT_EQ(orrery("bench run '" + config + "' --quiet --store '" + now + "'").status, 0);
+  write_text(config, matrix("seq_length = 8\nbatch = 2\n", took("20")));
+  ASSERT_EQ(orrery("bench run '" + config + "' --quiet --store '" + now + "'").status, 0);
+  EXPECT_EQ(report("").status, 1) << "b2 is slower";
+  const Outcome first = report("--runs b1");
+  EXPECT_EQ(first.status, 0) << first.out;
+  EXPECT_EQ(document(first)["compared"].size(), 1u);
+  EXPECT_EQ(document(first)["runs"].size(), 1u);
+
+  write_text(config, matrix("seq_length = 8\nbatch = [1, 2]\n", took("5")));  // never measured
+  const Outcome none = report("");
+  EXPECT_EQ(none.status, 2) << none.out;
+  EXPECT_NE(none.err.find("no run that this store has, too"), std::string::npos) << none.err;
+
+  const Outcome odd = orrery("bench plan '" + config + "' --against '" + old + "'");
+  EXPECT_EQ(odd.status, 2);
+  EXPECT_EQ(odd.err, "orrery: --against: is of bench report (bench plan has no use for it)\n");
+}
+
+TEST(CliBenchReport, WhatFailedIsToldWithItsWholeReason) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config, matrix("seq_length = [8, 9]\n",
+                            "[\"sh\", \"-c\", \"sleep 0.3; echo ModuleNotFoundError: No module named "
+                            "apex_of_the_matter; exit 1\"]"));
+  const Outcome o = orrery("bench run '" + config + "' --quiet");
+  EXPECT_NE(o.out.find("What did not end well"), std::string::npos) << o.out;
+  const Json d = document(orrery("bench report '" + config + "' --json"));
+  ASSERT_EQ(d["failures"].size(), 1u) << d["failures"];
+  EXPECT_EQ(d["failures"][0]["runs"], 2);
+  EXPECT_EQ(d["failures"][0]["state"], "missing-package");
+}
+
 // R takes 14 ms a step where none takes 10, but one of the steps of none took 100: R is the slower one.
 TEST(CliBenchReport, OneSlowStepDoesNotTurnTheAnswer) {
   const TempDir dir;

@@ -1,5 +1,6 @@
 // orrery bench: what this machine does, measured. The first operand says what of it.
-#include <array>
+#include <algorithm>
+#include <vector>
 
 #include "base/closest.h"
 #include "cli/bench_ops.h"
@@ -13,21 +14,48 @@ struct Part {
   std::string_view name;
   std::size_t operands;  // after the name
   Result<int> (*run)(const Args&);
+  std::vector<std::string_view> options;  // beside those of every part
 };
-constexpr std::array<Part, 4> kBenchParts = {{{"plan", 1, run_bench_plan},
-                                              {"run", 1, run_bench_run},
-                                              {"report", 1, run_bench_report},
-                                              {"ops", 0, run_bench_ops}}};
+const std::vector<Part>& bench_parts() {
+  static const std::vector<Part> parts = [] {
+    std::vector<Part> all = {
+        {"plan", 1, run_bench_plan, {"--store", "--runs", "--unfit", "--repeat", "--time-budget"}},
+        {"run", 1, run_bench_run, {"--store", "--runs", "--unfit", "--repeat", "--time-budget"}},
+        {"report", 1, run_bench_report, {"--store", "--runs", "--unfit", "--time-budget", "--against", "--html"}},
+        {"ops", 0, run_bench_ops, {}}};
+    for (const OptionSpec& o : bench_ops_options()) all.back().options.push_back(o.name);
+    return all;
+  }();
+  return parts;
+}
+
+bool has(const std::vector<std::string_view>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// An option of another part would change nothing.
+Status check_options(const Args& args, const Part& part) {
+  for (const auto& [option, values] : args.options) {
+    if (has(part.options, option)) continue;
+    std::string others;
+    for (const Part& p : bench_parts())
+      if (has(p.options, option)) others += (others.empty() ? "bench " : ", bench ") + std::string(p.name);
+    if (!others.empty())
+      return fail("is of " + others, option, "bench " + std::string(part.name) + " has no use for it");
+  }
+  return {};
+}
 
 Result<int> run_bench(const Args& args) {
   const std::string& name = args.positional.front();
   std::vector<std::string_view> names;
-  for (const Part& p : kBenchParts) {
+  for (const Part& p : bench_parts()) {
     names.push_back(p.name);
     if (p.name != name) continue;
     if (args.positional.size() != p.operands + 1)
       return fail(p.operands == 0 ? "takes no operand more" : "needs one operand more", "bench " + name,
                   "see orrery help bench");
+    if (const Status ok = check_options(args, p); !ok) return tl::unexpected(ok.error());
     return p.run(args);
   }
   std::string all;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <set>
 
 #include "base/output.h"
 #include "base/progress.h"
@@ -51,6 +52,18 @@ Result<Asked> understood(const Args& args) {
   a.terms.repeat = args.has("--repeat");
   if (const Status ok = real(args, "--time-budget", a.terms.budget_s, 1, 1e9); !ok) return tl::unexpected(ok.error());
   return a;
+}
+
+bool is_meant(const std::string& id, const RunPlanTerms& terms) { return id.find(terms.only) != std::string::npos; }
+
+// References, and of the runs the results that the entries stand on: not those of another specification.
+std::vector<RunRow> those_that_count(const BenchFacts& facts) {
+  std::set<std::int64_t> ids;
+  for (const BenchEntry& e : facts.entries)
+    if (e.row) ids.insert(e.row->id);
+  std::vector<RunRow> rows = facts.rows;
+  std::erase_if(rows, [&](const RunRow& r) { return r.kind == RunKind::run && !ids.contains(r.id); });
+  return rows;
 }
 
 Result<std::vector<RunRow>> rows_of(const std::string& store) {
@@ -195,6 +208,7 @@ Result<int> run_bench_report(const Args& args) {
   if (const Status ok = estimator->fit(facts.rows); !ok) return tl::unexpected(ok.error());
   const RunPlan plan = plan_runs(config, *estimator, facts.rows, asked->terms);
   facts.entries = entries_of(plan, facts.rows, *estimator);
+  std::erase_if(facts.entries, [&](const BenchEntry& e) { return !is_meant(e.run.id(), asked->terms); });
   facts.has_platform = estimator->has_platform();
   facts.compare_cpu = asked->config.compare_cpu;
   facts.fitted = estimator->fitted();
@@ -206,7 +220,8 @@ Result<int> run_bench_report(const Args& args) {
     if (!before) return tl::unexpected(before.error());
     auto operators = old_store->operators();
     if (!operators) return tl::unexpected(operators.error());
-    facts.compared = compare({std::move(*before), std::move(*operators)}, {facts.rows, facts.operators});
+    std::erase_if(*before, [&](const RunRow& r) { return r.kind == RunKind::run && !is_meant(r.run, asked->terms); });
+    facts.compared = compare({std::move(*before), std::move(*operators)}, {those_that_count(facts), facts.operators});
     if (std::none_of(facts.compared.begin(), facts.compared.end(),
                      [](const ComparedRun& c) { return c.change != Change::only_new && c.change != Change::only_old; }))
       return fail("no run that this store has, too", "--against " + args.value("--against"), "another store");

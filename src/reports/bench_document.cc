@@ -85,6 +85,14 @@ void note_what_was_measured_otherwise(Document& d, const BenchFacts& facts) {
                   "the store's results are of another specification (steps, a command's words): they do not count");
 }
 
+// Of a search that ended for want of batches to try.
+void note_what_may_be_larger(Document& d, const BenchConfig& config, const BenchFacts& facts) {
+  for (const BenchEntry& e : facts.entries)
+    if (e.run.batch == 0 && e.done() && e.row->batch == config.largest_batch)
+      d.notes.add("largest-batch", Severity::info, 1, fmt::format("{}: {}", e.run.id(), e.row->batch),
+                  "the search ended at largest_batch, not for want of memory: more may fit");
+}
+
 // One slow step of a few turns a mean, and many of them a median.
 void note_what_is_noisy(Document& d, const BenchFacts& facts) {
   for (const BenchEntry& e : facts.entries)
@@ -138,8 +146,10 @@ Document bench_run_document(const BenchConfig& config, const SweepResult& result
                {{.key = "reading_s", .title = "reading logs and traces s", .digits = 1}, result.after_s},
                {{.key = "store"}, config.store}});
   add_bench_runs(d, facts, false);
+  add_if_any(d, bench_failures(facts));
   d.sections.push_back(bench_states(facts));
   d.notes.merge(result.notes);
+  note_what_may_be_larger(d, config, facts);
   note_what_was_measured_otherwise(d, facts);
   note_what_is_not_estimated(d, facts);
   note_what_is_noisy(d, facts);
@@ -180,6 +190,7 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
   if (!facts.compared.empty()) d.sections.push_back(bench_compared(facts, false));
   add_if_any(d, bench_compared(facts, true));
   add_bench_runs(d, facts, false);
+  add_if_any(d, bench_failures(facts));
   d.sections.push_back(bench_states(facts));
   add_if_any(d, bench_throughput(facts));
   add_if_any(d, bench_scaling(facts));
@@ -196,6 +207,7 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
     if (c.is_gone())
       d.notes.add("gone", Severity::warning, 1, c.run + (c.operation.empty() ? "" : " " + c.operation + " " + c.shape),
                   "measured in the older store and not in this one: what became of them is not known");
+  note_what_may_be_larger(d, config, facts);
   note_what_was_measured_otherwise(d, facts);
   note_what_is_not_estimated(d, facts);
   note_what_is_noisy(d, facts);

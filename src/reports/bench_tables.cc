@@ -210,6 +210,23 @@ Section bench_states(const BenchFacts& facts) {
   return s;
 }
 
+Section bench_failures(const BenchFacts& facts) {
+  struct Failure {
+    std::int64_t runs = 0;
+    const BenchEntry* first = nullptr;
+  };
+  std::map<std::pair<std::string, std::string>, Failure> by_reason;  // and state
+  for (const BenchEntry& e : facts.entries) {
+    if (!e.row || e.done() || e.reason.empty()) continue;
+    Failure& f = by_reason[{e.state, e.reason}];
+    if (f.runs++ == 0) f.first = &e;
+  }
+  Section s{.key = "failures", .title = "What did not end well", .table = {}};
+  s.table.columns = {{.key = "state"}, {.key = "reason"}, {.key = "runs"}, {.key = "first"}};
+  for (const auto& [why, f] : by_reason) s.table.rows.push_back({why.first, why.second, f.runs, f.first->run.id()});
+  return s;
+}
+
 Section bench_throughput(const BenchFacts& facts) {
   Section s{.key = "throughput", .title = "Throughput and memory by technique and batch", .table = {}};
   s.table.columns = {{.key = "series", .title = "task, model, framework, precision, length, GPUs"},

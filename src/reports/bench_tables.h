@@ -11,6 +11,7 @@ Cell known_cell(bool known, double x);  // else an empty one
 // All runs for tools; for people those that no rule refused, and the rules that refused others.
 void add_bench_runs(Document& d, const BenchFacts& facts, bool plan);
 Section bench_states(const BenchFacts& facts);
+Section bench_failures(const BenchFacts& facts);  // what did not end well, and why: the first of each reason
 Section bench_order(const RunPlan& plan);
 Section bench_throughput(const BenchFacts& facts);
 Section bench_scaling(const BenchFacts& facts);
