@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <set>
 
 namespace orrery::ckpt {
 namespace {
@@ -31,6 +30,29 @@ constexpr std::array<TypeRow, 15> types{{{DType::boolean, "BOOL", 1},
                                          {DType::f64, "F64", 8}}};
 
 tl::unexpected<Error> bad(std::string what) { return fail("not a safetensors file: " + std::move(what)); }
+
+// Of an object the names in it, twice those that stand twice: the parser keeps the last of them without a word. (Its
+// callbacks could tell, but look through the whole object after each entry.)
+struct CountNames final : nlohmann::json_sax<nlohmann::json> {
+  std::size_t names = 0;
+  int depth = 0;
+  bool key(string_t&) override {
+    names += depth == 1 ? 1 : 0;
+    return true;
+  }
+  bool start_object(std::size_t) override { return ++depth > 0; }
+  bool end_object() override { return --depth >= 0; }
+  bool start_array(std::size_t) override { return ++depth > 0; }
+  bool end_array() override { return --depth >= 0; }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+};
 
 // One tensor's entry; nothing in it is believed before it is checked.
 Result<FileTensor> tensor_of(const std::string& name, const nlohmann::json& j) {
@@ -87,10 +109,14 @@ Result<std::uint64_t> tensor_bytes(DType dtype, const std::vector<std::int64_t>&
 }
 
 Result<std::string> write_safetensors_header(const SafetensorsHeader& header) {
-  nlohmann::ordered_json j;
-  if (!header.metadata.empty()) j["__metadata__"] = header.metadata;
-  for (const FileTensor& t : header.tensors) {
-    j[t.name] = {{"dtype", dtype_name(t.dtype)}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}};
+  nlohmann::ordered_json j = nlohmann::ordered_json::object();
+  auto& rows = j.get_ref<nlohmann::ordered_json::object_t&>();
+  rows.reserve(header.tensors.size() + 1);
+  if (!header.metadata.empty()) rows.emplace_back("__metadata__", header.metadata);
+  for (const FileTensor& t : header.tensors) {  // appended: to look each name up takes as long as all before it
+    rows.emplace_back(t.name, nlohmann::ordered_json{{"dtype", dtype_name(t.dtype)},
+                                                     {"shape", t.shape},
+                                                     {"data_offsets", {t.begin, t.end}}});
   }
   std::string json;
   try {
@@ -115,17 +141,11 @@ Result<SafetensorsHeader> read_safetensors_header(std::string_view file, std::ui
   if (length > file.size() - 8 || length + 8 > file_bytes) return bad("its header is cut off");
   const std::string_view json = file.substr(8, length);
   if (json.empty() || json[0] != '{') return bad("its header does not begin with {");
-  std::set<std::string> names;
-  bool twice = false;
-  const auto on_event = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-    if (event == nlohmann::json::parse_event_t::key && depth == 1) {
-      twice = !names.insert(value.get<std::string>()).second || twice;
-    }
-    return true;
-  };
-  const auto j = nlohmann::json::parse(json.begin(), json.end(), on_event, false);
+  const auto j = nlohmann::json::parse(json.begin(), json.end(), nullptr, false);
   if (!j.is_object()) return bad("its header is not a JSON object");
-  if (twice) return bad("a name stands twice");
+  CountNames count;
+  if (!nlohmann::json::sax_parse(json.begin(), json.end(), &count)) return bad("its header is not a JSON object");
+  if (count.names != j.size()) return bad("a name stands twice");
   SafetensorsHeader header;
   for (const auto& [name, value] : j.items()) {
     if (name == "__metadata__") {
