@@ -70,9 +70,14 @@ Document document_of(const std::vector<std::string>& nodes, const NodeCheck& che
         {nodes[i], std::string(name_of(check.verdicts[i])), std::move(rounds), best > 0 ? Cell{best} : Cell{}});
   }
   Section tests{.key = "tests", .title = "Tests", .table = {}};
-  tests.table.columns = {
-      {.key = "round"}, {.key = "group"}, {.key = "passed"}, {.key = "slow"}, {.key = "gb_per_s", .title = "GB/s"},
-      {.key = "why"}};
+  const bool some_why =
+      std::any_of(check.tests.begin(), check.tests.end(), [](const GroupTest& t) { return !t.outcome.why.empty(); });
+  tests.table.columns = {{.key = "round"},
+                         {.key = "group"},
+                         {.key = "passed"},
+                         {.key = "slow"},
+                         {.key = "gb_per_s", .title = "GB/s"},
+                         {.key = "why", .json_only = !some_why}};
   for (const GroupTest& t : check.tests) {
     std::string group;
     for (const std::size_t n : t.nodes) group += (group.empty() ? "" : ",") + nodes[n];
