@@ -114,9 +114,9 @@ Result<std::string> write_safetensors_header(const SafetensorsHeader& header) {
   rows.reserve(header.tensors.size() + 1);
   if (!header.metadata.empty()) rows.emplace_back("__metadata__", header.metadata);
   for (const FileTensor& t : header.tensors) {  // appended: to look each name up takes as long as all before it
-    rows.emplace_back(t.name, nlohmann::ordered_json{{"dtype", dtype_name(t.dtype)},
-                                                     {"shape", t.shape},
-                                                     {"data_offsets", {t.begin, t.end}}});
+    rows.emplace_back(
+        t.name,
+        nlohmann::ordered_json{{"dtype", dtype_name(t.dtype)}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}});
   }
   std::string json;
   try {
