@@ -233,6 +233,81 @@ TEST(CliEvalsState, APageHasTheRunAsAChartAndPausesAreNotCounted) {
   EXPECT_LT(both, first + 6) << "nobody ran in between";
 }
 
+// A command that opens the name it was given: half of it is there when the metric begins.
+struct HalfWritten : Evaluation {
+  HalfWritten() {
+    datasets = {"name = \"d1\"\nitems = 10\nitem_s = 0.01\nsplit = false\n"};
+    write_text(dir / "metric.sh", "n=$(wc -l < \"$1\")\necho $n >> scored\necho $n\n");
+  }
+  // Goes on when `until` is there.
+  void infer(const std::string& until, const std::string& then) {
+    write_text(dir / "infer.sh", "echo try >> tries\necho a > \"$2\"\nwhile ! test -f " + until +
+                                     "; do sleep 0.05; done\necho b >> \"$2\"\n" + then);
+  }
+};
+
+TEST(CliEvalsState, OutputsThatWereStillWrittenAreScoredAnew) {
+  HalfWritten e;
+  e.infer("scored", "");
+  const Json d = e.answer();
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["score"], 2);
+  EXPECT_EQ(e.lines("scored"), (std::vector<std::string>{"1", "2"}));
+  EXPECT_EQ(e.lines("tries").size(), 1u);
+  ASSERT_TRUE(has_note(d, "outputs-changed")) << d["notes"];
+  EXPECT_NE(d["notes"].dump().find("d1 of step-1: "), std::string::npos) << d["notes"];
+  const Json again = e.answer();
+  EXPECT_EQ(again["scores"], d["scores"]);
+  EXPECT_EQ(e.lines("scored").size(), 2u) << "what counts now stays";
+}
+
+TEST(CliEvalsState, AMetricOverOutputsThatWereStillWrittenIsStopped) {
+  HalfWritten e;
+  write_text(e.dir / "metric.sh", "if mkdir first; then touch reads; sleep 300; fi\nwc -l < \"$1\"\n");
+  e.infer("reads", "");
+  const Json d = e.answer();
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["score"], 2);
+  EXPECT_EQ(d["metrics"][0]["kind"], "outputs changed");
+}
+
+TEST(CliEvalsState, HalfOutputsOfATrialThatFailedAreInferredAgain) {
+  HalfWritten e;
+  e.infer("scored", "mkdir first && exit 9; echo c >> \"$2\"\n");
+  Json d = e.answer();
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["score"], 3);
+  EXPECT_EQ(e.lines("tries").size(), 2u);
+  EXPECT_TRUE(has_note(d, "outputs-changed"));
+  HalfWritten never;
+  never.trial += "retries = 0\n";
+  never.infer("scored", "exit 9\n");
+  d = never.answer(1);
+  EXPECT_EQ(d["scored"], 0);
+  EXPECT_EQ(d["results"][0]["state"], "failed");
+}
+
+// What a metric said of half an output is no reason to give up, and a restart knows what was taken.
+TEST(CliEvalsState, ARestartFindsOutputsThatChangedMeanwhile) {
+  HalfWritten e;
+  write_text(e.dir / "metric.sh", "n=$(wc -l < \"$1\")\necho $n >> scored\ntest $n = 2 || exit 5\necho $n\n");
+  e.infer("go-on", "");
+  ChildTerms terms;
+  terms.argv = {ORRERY_BINARY, "evals", "run", e.config(), "--json"};
+  terms.output = e.dir / "out";
+  terms.errors = e.dir / "err";
+  const auto child = start_child(terms);
+  ASSERT_TRUE(child);
+  for (int i = 0; i < 1200 && e.lines("scored").size() < 3; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ::kill(child->pid, SIGKILL);
+  ASSERT_TRUE(wait_child(*child, 60));
+  write_text(e.dir / "go-on", "");
+  for (int i = 0; i < 1200 && !fs::exists(e.dir / "state/jobs/trial-000001/result.json"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const Json d = e.answer();
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["score"], 2);
+  EXPECT_EQ(e.lines("tries").size(), 1u);
+  EXPECT_TRUE(has_note(d, "outputs-changed"));
+}
+
 // 40 items last 1.6 s, the limit is 1 s, and 4 ms were believed.
 TEST(CliEvalsState, WhatRanIntoTheLimitIsTriedInHalves) {
   Evaluation e;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <sstream>
 
 #include "trials/coordinator_state.h"
 #include "trials/measured.h"
@@ -15,12 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
+constexpr const char* kOutputsChanged = "outputs changed";
 
 }  // namespace
 
@@ -266,6 +260,30 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
       (m.kind == "cannot start" || ++metric_kinds_[m.kind] >= kSameFailures))
     metrics_hopeless_ = reason_text(m.kind, m.why);
   return {};
+}
+
+// Whatever became of metrics over this piece is forgotten, and those that run are stopped: another one may follow.
+void Coordinator::void_metrics(const StoredPiece& p, std::vector<StoredMetric>& voided) {
+  const auto of_it = [&](const StoredMetric& m) {
+    return m.checkpoint == p.checkpoint && m.dataset == p.dataset && m.first < p.first + p.items &&
+           p.first < m.first + m.items;
+  };
+  for (StoredMetric& m : metrics_) {
+    if (!of_it(m) || m.state == "wanted" || m.state == "lost") continue;
+    if (m.state == "started") runner_.stop(metric_directory(m.id), m.handle);
+    // What came of half an output says nothing of the command.
+    if (m.state == "failed" || m.state == "hopeless") {
+      metrics_hopeless_.clear();
+      metric_kinds_.clear();
+    }
+    if (m.ended == 0) m.ended = unix_seconds();
+    m.state = "lost";
+    m.kind = kOutputsChanged;
+    m.why.clear();
+    scores_.erase(m.id);
+    voided.push_back(m);
+  }
+  if (std::erase_if(metrics_, [&](const StoredMetric& m) { return m.state == "wanted" && of_it(m); }) > 0) index_rows();
 }
 
 bool Coordinator::is_scored(const Rows& rows, const EvalDataset& d) const {
