@@ -48,6 +48,8 @@ class Coordinator {
                   double seconds);
   Status scan();
   Status scan_model(const EvalModel& model);
+  std::string checkpoints_directory(const EvalModel& model) const;
+  std::vector<const EvalModel*> without_directory() const;
   Status mark(StoredCheckpoint& c, const std::string& state, const std::string& why);
   void keep_copies();
 
