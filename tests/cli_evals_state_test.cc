@@ -407,6 +407,16 @@ TEST(CliEvalsState, HalfOutputsOfATrialThatFailedAreInferredAgain) {
   EXPECT_EQ(d["results"][0]["state"], "failed");
 }
 
+// Whoever writes through a buffer and is killed leaves an empty file.
+TEST(CliEvalsState, EmptyOutputsOfATrialThatFailedAreInferredAgain) {
+  HalfWritten e;
+  write_text(e.dir / "infer.sh",
+             "echo try >> tries\n: > \"$2\"\nmkdir first && sleep 0.5 && kill -9 $$\necho a >> \"$2\"\n");
+  const Json d = e.answer();
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["score"], 1);
+  EXPECT_EQ(e.lines("tries").size(), 2u);
+}
+
 // What a metric said of half an output is no reason to give up, and a restart knows what was taken.
 TEST(CliEvalsState, ARestartFindsOutputsThatChangedMeanwhile) {
   HalfWritten e;

@@ -436,16 +436,18 @@ Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResu
       if (files.empty()) continue;
       const bool whole = rule == "{output}" || (result && result->good());
       if (!whole && !seen_early(*p)) continue;
+      std::error_code gone;
+      std::uintmax_t size = 0;
+      for (const std::string& f : files) size += fs::file_size(f, gone);
+      // Opened under its name, and what is written is still in the command's memory.
+      if (size == 0 && !(result && result->good())) continue;
       if (!whole) {
-        std::error_code gone;
-        std::uintmax_t size = 0;
-        for (const std::string& f : files) size += fs::file_size(f, gone);
         auto& [seen, since] = sizes_.try_emplace(*pattern, 0, 0.0).first->second;
         if (seen != size || since == 0) {
           seen = size;
           since = unix_seconds();
         }
-        if (result || size == 0 || unix_seconds() - since < 2) continue;
+        if (result || unix_seconds() - since < 2) continue;
       }
       if (auto why = outputs_short_of(config_.inference.suite, files, p->items); !why.empty()) {
         if (t.why.empty()) t.why = std::move(why);
