@@ -233,6 +233,214 @@ TEST(CliEvalsState, APageHasTheRunAsAChartAndPausesAreNotCounted) {
   EXPECT_LT(both, first + 6) << "nobody ran in between";
 }
 
+TEST(CliEvalsState, ATrialWithoutScoresIsToldAsThat) {
+  Evaluation e;
+  e.plain(1, 10);
+  e.trial += "retries = 0\n";
+  e.inference = "command = [\"true\"]\n";
+  e.metric = "";
+  const Json d = e.answer(1);
+  const std::string why = d["results"][0]["why"];
+  EXPECT_EQ(why.rfind("no scores: " + (e.dir / "state/jobs/trial-000001/out.log") +
+                          ": the trial wrote no scores (there is no [metric])",
+                      0),
+            0u)
+      << why;
+}
+
+TEST(CliEvalsState, TheNewestStateOfACheckpointHasItsName) {
+  Evaluation e;
+  e.plain(1, 10);
+  EXPECT_EQ(e.answer()["checkpoints"][0]["checkpoint"], "step-1");
+  const std::string weights = e.dir / "checkpoints/step-1/weights", old = read_file(weights);
+  const auto changed = fs::last_write_time(weights);
+  write_text(weights, "others");
+  Json d = e.answer();
+  ASSERT_EQ(d["checkpoints"].size(), 2u);
+  EXPECT_EQ(d["checkpoints"][0]["checkpoint"], "m/step-1#1");
+  EXPECT_EQ(d["checkpoints"][0]["state"], "altered");
+  EXPECT_EQ(d["checkpoints"][1]["checkpoint"], "step-1");
+  EXPECT_EQ(d["checkpoints"][1]["state"], "ready");
+  EXPECT_EQ(d["scored"], 2);
+  EXPECT_TRUE(has_note(d, "checkpoint-replaced"));
+  EXPECT_FALSE(has_note(d, "checkpoint-altered"));
+  write_text(weights, old);  // it is back as it was
+  fs::last_write_time(weights, changed);
+  d = e.answer();
+  EXPECT_EQ(d["checkpoints"][0]["checkpoint"], "step-1");
+  EXPECT_EQ(d["checkpoints"][0]["state"], "ready");
+  EXPECT_EQ(d["checkpoints"][1]["checkpoint"], "m/step-1#2");
+  EXPECT_EQ(d["checkpoints"][1]["state"], "altered");
+  EXPECT_EQ(e.lines("scored").size(), 2u);
+  write_text(weights, "");  // the newest is not complete
+  d = e.answer(1);
+  EXPECT_EQ(d["checkpoints"][0]["checkpoint"], "m/step-1#1");
+  EXPECT_EQ(d["checkpoints"][2]["checkpoint"], "step-1");
+  EXPECT_EQ(d["checkpoints"][2]["state"], "incomplete");
+}
+
+TEST(CliEvalsState, ADirectoryThatIsNotThereIsNoEmptyOne) {
+  Evaluation e;
+  e.plain(1, 10);
+  fs::rename(e.dir / "checkpoints", e.dir / "elsewhere");
+  const Json d = e.answer(1);
+  ASSERT_EQ(d["notes"].size(), 1u);
+  EXPECT_EQ(d["notes"][0]["name"], "no-checkpoint");
+  EXPECT_EQ(d["notes"][0]["first"], (e.dir / "checkpoints") + ": there is no such directory");
+  ChildTerms terms;
+  terms.argv = {ORRERY_BINARY, "evals", "run", e.config(), "--json", "--watch"};
+  terms.output = e.dir / "out";
+  terms.errors = e.dir / "err";
+  const auto child = start_child(terms);
+  ASSERT_TRUE(child);
+  for (int i = 0; i < 1200 && read_file(e.dir / "err").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(read_file(e.dir / "err"), "orrery evals: waiting for a directory of checkpoints that is not there: " +
+                                          (e.dir / "checkpoints") + "\n");
+  fs::rename(e.dir / "elsewhere", e.dir / "checkpoints");
+  for (int i = 0; i < 1200 && e.lines("scored").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ::kill(child->pid, SIGTERM);
+  ASSERT_TRUE(wait_child(*child, 60));
+  EXPECT_FALSE(e.lines("scored").empty());
+}
+
+TEST(CliEvalsState, LargeAndSmallScoresAreNumbers) {
+  Evaluation e;
+  e.datasets = {"name = \"d1\"\nitems = 10\nitem_s = 0.01\n"};
+  e.metric = "command = [\"echo\", '{\"large\": 1e308, \"small\": 2e-05}']\n";
+  const Json d = e.answer();
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["large"], 1e308);
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["small"], 2e-05);
+  const Outcome people = orrery("evals run '" + e.config() + "'");
+  EXPECT_NE(people.out.find("large  1e+308"), std::string::npos) << people.out;
+  EXPECT_NE(people.out.find("small  0.00002000"), std::string::npos) << people.out;
+}
+
+TEST(CliEvalsState, WhatIsIncompleteIsNamed) {
+  Evaluation e;
+  e.plain(1, 10);
+  for (const char* name : {"step-2", "step-3", "x\xff"}) write_text((e.dir / "checkpoints/") + name, "");
+  write_text(e.dir / "checkpoints/x\xff", "bytes");
+  const Json d = e.answer(1);
+  EXPECT_EQ(d["scored"], 1);
+  for (const auto& n : d["notes"])
+    if (n["name"] == "checkpoint-incomplete") {
+      EXPECT_EQ(n["count"], 3);
+      EXPECT_EQ(n["first"], "step-2: has no bytes; also step-3, x\xef\xbf\xbd");
+    }
+  EXPECT_EQ(d["checkpoints"][3]["why"], "its name is not UTF-8");
+}
+
+TEST(CliEvalsState, WatchingThatIsEndedBesideAnIncompleteCheckpointHasLostNoScores) {
+  Evaluation e;
+  e.plain(1, 10);
+  write_text(e.dir / "checkpoints/step-2", "");
+  ChildTerms terms;
+  terms.argv = {ORRERY_BINARY, "evals", "run", e.config(), "--json", "--watch"};
+  terms.output = e.dir / "out";
+  terms.errors = e.dir / "err";
+  const auto child = start_child(terms);
+  ASSERT_TRUE(child);
+  for (int i = 0; i < 1200 && e.lines("scored").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (int i = 0; i < 1200 && !fs::exists(e.dir / "state/jobs/metric-000001/result.json"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ::kill(child->pid, SIGTERM);
+  const auto exit = wait_child(*child, 60);
+  ASSERT_TRUE(exit);
+  const Json d = Json::parse(read_file(e.dir / "out"));
+  EXPECT_EQ(exit->status, 1);
+  EXPECT_EQ(d["scored"], 1);
+  EXPECT_TRUE(has_note(d, "checkpoint-incomplete"));
+  EXPECT_FALSE(has_note(d, "stopped"));
+}
+
+// A command that opens the name it was given: half of it is there when the metric begins.
+struct HalfWritten : Evaluation {
+  HalfWritten() {
+    datasets = {"name = \"d1\"\nitems = 10\nitem_s = 0.01\nsplit = false\n"};
+    write_text(dir / "metric.sh", "n=$(wc -l < \"$1\")\necho $n >> scored\necho $n\n");
+  }
+  // Goes on when `until` is there.
+  void infer(const std::string& until, const std::string& then) {
+    write_text(dir / "infer.sh", "echo try >> tries\necho a > \"$2\"\nwhile ! test -f " + until +
+                                     "; do sleep 0.05; done\necho b >> \"$2\"\n" + then);
+  }
+};
+
+TEST(CliEvalsState, OutputsThatWereStillWrittenAreScoredAnew) {
+  HalfWritten e;
+  e.infer("scored", "");
+  const Json d = e.answer();
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["score"], 2);
+  EXPECT_EQ(e.lines("scored"), (std::vector<std::string>{"1", "2"}));
+  EXPECT_EQ(e.lines("tries").size(), 1u);
+  ASSERT_TRUE(has_note(d, "outputs-changed")) << d["notes"];
+  EXPECT_NE(d["notes"].dump().find("d1 of step-1: "), std::string::npos) << d["notes"];
+  const Json again = e.answer();
+  EXPECT_EQ(again["scores"], d["scores"]);
+  EXPECT_EQ(e.lines("scored").size(), 2u) << "what counts now stays";
+}
+
+TEST(CliEvalsState, AMetricOverOutputsThatWereStillWrittenIsStopped) {
+  HalfWritten e;
+  write_text(e.dir / "metric.sh", "if mkdir first; then touch reads; sleep 300; fi\nwc -l < \"$1\"\n");
+  e.infer("reads", "");
+  const Json d = e.answer();
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["score"], 2);
+  EXPECT_EQ(d["metrics"][0]["kind"], "outputs changed");
+}
+
+TEST(CliEvalsState, HalfOutputsOfATrialThatFailedAreInferredAgain) {
+  HalfWritten e;
+  e.infer("scored", "mkdir first && exit 9; echo c >> \"$2\"\n");
+  Json d = e.answer();
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["score"], 3);
+  EXPECT_EQ(e.lines("tries").size(), 2u);
+  EXPECT_TRUE(has_note(d, "outputs-changed"));
+  HalfWritten never;
+  never.trial += "retries = 0\n";
+  never.infer("scored", "exit 9\n");
+  d = never.answer(1);
+  EXPECT_EQ(d["scored"], 0);
+  EXPECT_EQ(d["results"][0]["state"], "failed");
+}
+
+// Whoever writes through a buffer and is killed leaves an empty file.
+TEST(CliEvalsState, EmptyOutputsOfATrialThatFailedAreInferredAgain) {
+  HalfWritten e;
+  write_text(e.dir / "infer.sh",
+             "echo try >> tries\n: > \"$2\"\nmkdir first && sleep 0.5 && kill -9 $$\necho a >> \"$2\"\n");
+  const Json d = e.answer();
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["score"], 1);
+  EXPECT_EQ(e.lines("tries").size(), 2u);
+}
+
+// What a metric said of half an output is no reason to give up, and a restart knows what was taken.
+TEST(CliEvalsState, ARestartFindsOutputsThatChangedMeanwhile) {
+  HalfWritten e;
+  write_text(e.dir / "metric.sh", "n=$(wc -l < \"$1\")\necho $n >> scored\ntest $n = 2 || exit 5\necho $n\n");
+  e.infer("go-on", "");
+  ChildTerms terms;
+  terms.argv = {ORRERY_BINARY, "evals", "run", e.config(), "--json"};
+  terms.output = e.dir / "out";
+  terms.errors = e.dir / "err";
+  const auto child = start_child(terms);
+  ASSERT_TRUE(child);
+  for (int i = 0; i < 1200 && e.lines("scored").size() < 3; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ::kill(child->pid, SIGKILL);
+  ASSERT_TRUE(wait_child(*child, 60));
+  write_text(e.dir / "go-on", "");
+  for (int i = 0; i < 1200 && !fs::exists(e.dir / "state/jobs/trial-000001/result.json"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const Json d = e.answer();
+  EXPECT_EQ(d["scores"]["step-1"]["d1"]["score"], 2);
+  EXPECT_EQ(e.lines("tries").size(), 1u);
+  EXPECT_TRUE(has_note(d, "outputs-changed"));
+}
+
 // 40 items last 1.6 s, the limit is 1 s, and 4 ms were believed.
 TEST(CliEvalsState, WhatRanIntoTheLimitIsTriedInHalves) {
   Evaluation e;

@@ -129,6 +129,19 @@ TEST(CliEvals, TimesThatAreNotKnownAreTold) {
   EXPECT_EQ(d["notes"][1]["name"], "no-size");
 }
 
+TEST(CliEvals, APlanWithoutMetricJobsTakesNoTimesOfThem) {
+  const TempDir dir;
+  const std::string text =
+      "[[model]]\nname = \"m\"\nsize_gb = 1\n[inference]\ncommand = [\"x\"]\n[[dataset]]\nname = \"d\"\n"
+      "items = 10\n";
+  write_text(dir / "c.toml", text);
+  const Json d = Json::parse(orrery("evals plan '" + (dir / "c.toml") + "' --json").out);
+  EXPECT_EQ(d["notes"][0]["first"], "1 s an item are taken");
+  write_text(dir / "c.toml", text + "item_s = 0.5\n");
+  const Json known = Json::parse(orrery("evals plan '" + (dir / "c.toml") + "' --json").out);
+  EXPECT_EQ(known["notes"].dump().find("no-prior"), std::string::npos) << known["notes"];
+}
+
 TEST(CliEvals, RefusedInOneLine) {
   const auto refused = [](const std::string& arguments, const std::string& line) {
     const Outcome o = orrery("evals " + arguments);

@@ -116,7 +116,9 @@ TEST(EvalsConfig, RefusedInOneLine) {
             "c.toml:8: [trial] start_s = nan is not possible (from 0 to 86400)");
   EXPECT_EQ(refused(least + "[[dataset]]\nname = \"d\"\n"), "c.toml:7: a second dataset of the name d");
   EXPECT_EQ(refused(least + "[[dataset]]\nname = \"a/b\"\n"),
-            "c.toml:7: not a name: a/b (letters, digits and signs, without blanks, commas and slashes)");
+            "c.toml:8: not a name: a/b (ASCII letters, digits and signs, without blanks, commas and slashes, no dot or "
+            "hyphen at the beginning)");
+  EXPECT_EQ(refused(least + "[evals]\nstate = \"s\"\nname = \"a b\"\n").substr(0, 28), "c.toml:9: not a name: a b (A");
   EXPECT_EQ(refused(least + "[[dataset]]\nname = \"e\"\njudge = \"x\"\n").substr(10),
             "dataset e names a judge that is not there: x ([[judge]] with name and at_once)");
   EXPECT_EQ(refused(least + "[dataset2]\n").substr(0, 9), "c.toml:7:");

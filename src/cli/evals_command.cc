@@ -101,12 +101,16 @@ Result<int> run_for_real(const EvalConfig& config, const Args& args, const RunOp
     return matcher ? cause_of(*matcher, log) : FailureCause{};
   };
   hooks.stop = [] { return asked_to_stop != 0; };
+  hooks.watch = args.has("--watch");
+  bool told = false;
   hooks.progress = [&](const EvalProgress& p) {
+    if (hooks.watch && !p.absent.empty() && !told)
+      fmt::print(stderr, "orrery evals: waiting for a directory of checkpoints that is not there: {}\n", p.absent);
+    told = told || !p.absent.empty();
     progress.stage(fmt::format("{} of {} scored, {} failed; {} trials, {} metrics run", p.scored, p.datasets, p.failed,
                                p.trials, p.metrics));
     progress.update(static_cast<std::uint64_t>(p.scored + p.failed), static_cast<std::uint64_t>(p.datasets));
   };
-  hooks.watch = args.has("--watch");
   const RunsOn runs = config.cluster.runs;
   const std::unique_ptr<TrialRunner> runner = runs == RunsOn::slurm   ? slurm_runner(config, own_program())
                                               : runs == RunsOn::steps ? step_runner(config, own_program())

@@ -120,7 +120,9 @@ Section gantt_section(const EvalConfig& config, std::int64_t nodes, const std::v
 void add_notes(const EvalConfig& config, const BelievedUnits& believed, Document& d) {
   if (believed.defaulted > 0)
     d.notes.add("no-prior", Severity::warning, static_cast<std::uint64_t>(believed.defaulted),
-                fmt::format("{:g} s an item, {:g} s of metric are taken", config.prior.item_s, config.prior.metric_s),
+                config.scored_by_trials() ? fmt::format("{:g} s an item are taken", config.prior.item_s)
+                                          : fmt::format("{:g} s an item, {:g} s of metric are taken",
+                                                        config.prior.item_s, config.prior.metric_s),
                 "the times of these datasets are not known; a run measures them");
   for (const EvalModel& m : config.models)
     if (std::isnan(m.size_gb))

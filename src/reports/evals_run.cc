@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <set>
 
 #include "reports/evals.h"
 
@@ -17,14 +19,32 @@ const StoredCheckpoint* checkpoint_of(const EvalOutcome& o, std::int64_t id) {
   return nullptr;
 }
 
-// A name of a checkpoint that two models have, or two states of one, is made its own.
+// Of states of one checkpoint the newest (that lies there: an older one may have come back) has its name, others, and
+// what was altered, get their number. A name that two models have is made its own.
 std::map<std::int64_t, std::string> names_of(const EvalOutcome& o) {
-  std::map<std::string, int> seen;
-  for (const StoredCheckpoint& c : o.checkpoints) ++seen[c.name];
+  std::map<std::string, std::set<std::string>> models;                            // by name
+  std::map<std::pair<std::string, std::string>, const StoredCheckpoint*> newest;  // by model and name
+  for (const StoredCheckpoint& c : o.checkpoints) {
+    models[c.name].insert(c.model);
+    if (c.state == "altered") continue;
+    const StoredCheckpoint*& last = newest[{c.model, c.name}];
+    if (last == nullptr || c.state == "ready" || last->state != "ready") last = &c;
+  }
   std::map<std::int64_t, std::string> names;
   for (const StoredCheckpoint& c : o.checkpoints)
-    names[c.id] = seen[c.name] == 1 ? c.name : fmt::format("{}/{}#{}", c.model, c.name, c.id);
+    names[c.id] = newest[{c.model, c.name}] != &c ? fmt::format("{}/{}#{}", c.model, c.name, c.id)
+                  : models[c.name].size() > 1     ? c.model + "/" + c.name
+                                                  : c.name;
   return names;
+}
+
+// Four decimals, of small ones four digits.
+std::string score_text(double value) {
+  const double size = std::fabs(value);
+  if (!std::isfinite(value)) return "n/a";
+  if ((size > 0 && size < 1e-7) || size >= 1e15) return fmt::format("{:.4g}", value);
+  const int decimals = size == 0 ? 4 : std::max(4, 3 - static_cast<int>(std::floor(std::log10(size))));
+  return fmt::format("{:.{}f}", size == 0 ? 0 : value, decimals);
 }
 
 struct Clock {
@@ -57,19 +77,20 @@ Section scores_section(const EvalOutcome& o, const std::map<std::int64_t, std::s
                      {.key = "checkpoint"},
                      {.key = "dataset"},
                      {.key = "score"},
-                     {.key = "value", .digits = 4},
+                     {.key = "value", .json_only = true},
+                     {.key = "value_text", .title = "value", .text_only = true},
                      {.key = "items"},
                      {.key = "state"},
                      // Whole below the table: here it would be cut.
                      {.key = "why", .json_only = true}};
   for (const ScoredDataset& d : o.datasets) {
     const StoredCheckpoint* c = checkpoint_of(o, d.checkpoint);
-    const auto row = [&](const Cell& score, const Cell& value) {
-      s.table.rows.push_back({c->model, names.at(c->id), d.dataset, score, value, d.scored_items, d.state,
+    const auto row = [&](const Cell& score, const Cell& value, const Cell& text) {
+      s.table.rows.push_back({c->model, names.at(c->id), d.dataset, score, value, text, d.scored_items, d.state,
                               d.why.empty() ? Cell{} : Cell{d.why}});
     };
-    if (d.scores.empty()) row({}, {});
-    for (const auto& [name, value] : d.scores) row(name, value);
+    if (d.scores.empty()) row({}, {}, {});
+    for (const auto& [name, value] : d.scores) row(name, value, score_text(value));
   }
   return s;
 }
@@ -156,10 +177,7 @@ void add_failures(const EvalOutcome& o, const std::map<std::int64_t, std::string
                                      : "the same failure came again and again, and nothing had worked"});
       continue;
     }
-    Note& note = d.notes.rows[it->second];
-    constexpr std::uint64_t kNamed = 20;  // the table has all
-    if (++note.count <= kNamed) note.first += (note.count == 2 ? "; also " : ", ") + of;
-    if (note.count == kNamed + 1) note.first += " ...";
+    name_another(d.notes.rows[it->second], of);
   }
 }
 
@@ -264,7 +282,7 @@ Document evals_run_document(const EvalConfig& config, const EvalOutcome& o) {
     if (!s.left_out.empty())
       d.notes.add("value-left-out", Severity::warning, 1, of + ": " + s.left_out, "the other scores stand");
   }
-  if (o.stopped && !o.complete)
+  if (o.stopped && scored < static_cast<std::int64_t>(o.datasets.size()))
     d.notes.add("stopped", Severity::data_loss, 1,
                 fmt::format("{} of {} datasets are scored", scored, o.datasets.size()),
                 "it was told to stop; run again to go on");

@@ -14,6 +14,8 @@ namespace {
 constexpr std::size_t kLargest = std::size_t{4} << 20;  // bytes of a file
 constexpr double kDay = 86'400, kYear = 365 * kDay;
 constexpr std::size_t kMostDatasets = 100'000;
+constexpr const char* kNameRule =
+    "ASCII letters, digits and signs, without blanks, commas and slashes, no dot or hyphen at the beginning";
 
 bool is_name(std::string_view s) {
   if (s.empty() || s.size() > 200 || s.front() == '.' || s.front() == '-') return false;
@@ -33,8 +35,7 @@ struct Reader {
 
   Status name(const toml::table& t, const char* kind, const std::string& text, std::set<std::string>& seen) const {
     if (text.empty()) return fail_at(t, std::string("a [[") + kind + "]] without a name", "name = \"...\"");
-    if (!is_name(text))
-      return fail_at(t, "not a name: " + text, "letters, digits and signs, without blanks, commas and slashes");
+    if (!is_name(text)) return fail_at(*t.get("name"), "not a name: " + text, kNameRule);
     if (!seen.insert(text).second) return fail_at(t, std::string("a second ") + kind + " of the name " + text);
     return {};
   }
@@ -43,7 +44,7 @@ struct Reader {
     TomlFields f(t, where, "evals");
     f.text("name", config.name).text("state", config.state);
     if (auto ok = f.finish(); !ok) return ok;
-    if (!is_name(config.name)) return fail_at(t, "not a name: " + config.name);
+    if (!is_name(config.name)) return fail_at(*t.get("name"), "not a name: " + config.name, kNameRule);
     return {};
   }
 

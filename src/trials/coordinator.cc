@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/json_text.h"
 #include "base/output.h"
 #include "trials/coordinator_state.h"
 #include "trials/measured.h"
@@ -68,6 +69,12 @@ class StateLock {
 std::string reason_text(const std::string& kind, const std::string& why) {
   if (why.empty() || kind == why) return kind;
   return why.rfind(kind + ":", 0) == 0 ? why : kind + ": " + why;
+}
+
+void name_another(Note& note, const std::string& who) {
+  constexpr std::uint64_t kNamed = 20;  // the tables have all
+  if (++note.count <= kNamed) note.first += (note.count == 2 ? "; also " : ", ") + who;
+  if (note.count == kNamed + 1) note.first += " ...";
 }
 
 std::string state_directory(const EvalConfig& config) {
@@ -251,9 +258,22 @@ bool Coordinator::has_free_items(const StoredCheckpoint& c) const {
                      [&](const EvalDataset& d) { return !free_items(d.items, taken(c.id, d.name)).empty(); });
 }
 
+std::string Coordinator::checkpoints_directory(const EvalModel& model) const {
+  return fs::absolute(fs::path(config_.directory) / model.checkpoints).lexically_normal().string();
+}
+
+// Models of which nothing was ever found, since the directory that they name is not there.
+std::vector<const EvalModel*> Coordinator::without_directory() const {
+  std::vector<const EvalModel*> all;
+  for (const EvalModel& m : config_.models)
+    if (std::none_of(checkpoints_.begin(), checkpoints_.end(), [&](const auto& c) { return c.model == m.name; }) &&
+        is_absent(checkpoints_directory(m)))
+      all.push_back(&m);
+  return all;
+}
+
 Status Coordinator::scan_model(const EvalModel& model) {
-  const std::string directory =
-      fs::absolute(fs::path(config_.directory) / model.checkpoints).lexically_normal().string();
+  const std::string directory = checkpoints_directory(model);
   const auto names = checkpoints_in(directory, model.only);
   if (!names) {
     // Not for one answer that storage does not give in mid-run: it is looked for again.
@@ -278,8 +298,14 @@ Status Coordinator::scan_model(const EvalModel& model) {
     it = it->first.first == model.name && there.count(it->first.second) == 0 ? waiting_.erase(it) : std::next(it);
   for (const std::string& name : *names) {
     const std::string path = directory + "/" + name;
-    const auto files = look_at_checkpoint(path);
     Seen& seen = waiting_[{model.name, name}];
+    // Neither the store nor the words of commands could say it.
+    if (std::string ignored; repair_json_characters(name, ignored).invalid_utf8 > 0) {
+      seen.why = "its name is not UTF-8";
+      seen.given_up = true;
+      continue;
+    }
+    const auto files = look_at_checkpoint(path);
     if (!files) {
       seen.why = files.error().what;
       if (seen.since == 0) seen.since = now;
@@ -291,7 +317,7 @@ Status Coordinator::scan_model(const EvalModel& model) {
       if (c.model != model.name || c.name != name) continue;
       if (c.fingerprint == files->fingerprint) {
         known = &c;
-      } else if (c.state == "ready" && has_free_items(c)) {
+      } else if (c.state == "ready") {
         if (auto ok = mark(c, "altered", "it was altered after it was found"); !ok) return ok;
       }
     }
@@ -395,6 +421,7 @@ Status Coordinator::interrupt() {
 
 EvalProgress Coordinator::progress() const {
   EvalProgress p;
+  if (const auto none = without_directory(); !none.empty()) p.absent = checkpoints_directory(*none.front());
   for (const StoredCheckpoint& c : checkpoints_)
     for (const EvalDataset& d : config_.datasets) {
       ++p.datasets;
@@ -421,15 +448,28 @@ EvalOutcome Coordinator::outcome() const {
   o.notes = notes_;
   o.hopeless = !hopeless_.empty() ? hopeless_ : metrics_hopeless_;
   o.complete = true;
-  for (const StoredCheckpoint& c : checkpoints_)
+  const auto add = [&](const std::string& name, Severity severity, const std::string& who, const std::string& why,
+                       std::string_view advice) {
+    const auto it =
+        std::find_if(o.notes.rows.begin(), o.notes.rows.end(), [&](const Note& n) { return n.name == name; });
+    if (it != o.notes.rows.end()) return name_another(*it, who);
+    o.notes.add(name, severity, 1, who + ": " + why, advice);
+  };
+  for (const StoredCheckpoint& c : checkpoints_) {
+    bool whole = true;
     for (const EvalDataset& d : config_.datasets) {
       o.datasets.push_back(standing(c, d));
-      o.complete = o.complete && o.datasets.back().state == "scored";
+      whole = whole && o.datasets.back().state == "scored";
     }
-  for (const StoredCheckpoint& c : checkpoints_)
-    if (c.state != "ready")
-      o.notes.add("checkpoint-" + c.state, Severity::data_loss, 1, c.name + ": " + c.why,
-                  "what was scored before stays; the rest of it is not evaluated unless it comes back as it was");
+    o.complete = o.complete && whole;
+    if (c.state == "altered" && whole) {
+      add("checkpoint-replaced", Severity::info, c.name, c.why,
+          "the newest has the name; the scores of the old one stay, under MODEL/NAME#NUMBER");
+    } else if (c.state != "ready") {
+      add("checkpoint-" + c.state, Severity::data_loss, c.name, c.why,
+          "what was scored before stays; the rest of it is not evaluated unless it comes back as it was");
+    }
+  }
   for (const auto& [model, why] : unreadable_) {
     o.complete = false;
     o.notes.add("checkpoints-unreadable", Severity::data_loss, 1, model + ": " + why,
@@ -438,10 +478,16 @@ EvalOutcome Coordinator::outcome() const {
   for (const auto& [key, seen] : waiting_) {
     o.complete = false;
     o.incomplete.push_back({0, key.first, key.second, "", "", 0, "incomplete", seen.why});
-    o.notes.add("checkpoint-incomplete", Severity::data_loss, 1, key.second + ": " + seen.why,
-                "it was not evaluated: run again when it is complete");
+    add("checkpoint-incomplete", Severity::data_loss, key.second, seen.why,
+        "it was not evaluated: run again when it is complete");
   }
-  if (checkpoints_.empty() && waiting_.empty()) {
+  const auto none = without_directory();
+  for (const EvalModel* m : none) {
+    o.complete = false;
+    add("no-checkpoint", Severity::warning, checkpoints_directory(*m), "there is no such directory",
+        "`checkpoints` names it; --watch waits until it is there");
+  }
+  if (checkpoints_.empty() && waiting_.empty() && none.empty()) {
     o.complete = false;
     o.notes.add("no-checkpoint", Severity::warning, 1, config_.models.front().checkpoints,
                 "there was nothing to evaluate; --watch waits for what appears");

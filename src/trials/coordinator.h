@@ -25,8 +25,12 @@ struct FailureCause {
 // "KIND: WHY", each said once.
 std::string reason_text(const std::string& kind, const std::string& why);
 
+// One more of a cause whose note has the first one's whole reason: its name is added.
+void name_another(Note& note, const std::string& who);
+
 struct EvalProgress {
   std::int64_t scored = 0, datasets = 0, trials = 0, metrics = 0, failed = 0;  // trials, metrics: running now
+  std::string absent;  // a directory of checkpoints that is not there (yet)
 };
 
 struct EvalHooks {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <sstream>
 
 #include "trials/coordinator_state.h"
 #include "trials/measured.h"
@@ -15,12 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
+constexpr const char* kOutputsChanged = "outputs changed";
 
 }  // namespace
 
@@ -200,12 +194,19 @@ Status Coordinator::watch_metrics() {
 Result<FoundScores> Coordinator::read_scores(const StoredMetric& m) const {
   const CommandWords words = words_of(m);
   if (words.pieces.empty()) return fail("its outputs are gone", metric_directory(m.id));
+  const bool by_trial = config_.scored_by_trials();
+  const auto no_scores = [&] {
+    return fail("the trial wrote no scores (there is no [metric])",
+                fs::path(words.outputs).parent_path().string() + "/out.log",
+                "[metric] command = [...] scores outputs, scores_file says where a trial writes scores");
+  };
   const auto at = fill_word(config_.metric.scores_at, words);
   if (!at) return tl::unexpected(at.error());
   if (!config_.metric.scores_file.empty()) {
     const auto pattern = fill_pattern(config_.metric.scores_file, words);
     if (!pattern) return tl::unexpected(pattern.error());
     const std::vector<std::string> files = files_like(*pattern);
+    if (files.empty() && by_trial) return no_scores();
     std::size_t outputs = 0;
     for (const PieceWords& p : words.pieces) outputs += p.files.size();
     // Where a dataset has several files of outputs, each has one of scores.
@@ -216,6 +217,7 @@ Result<FoundScores> Coordinator::read_scores(const StoredMetric& m) const {
         return fail(why, f);
     return scores_of_files(files, *at);
   }
+  if (by_trial) return no_scores();
   std::error_code error;
   if (fs::exists(words.scores, error)) return scores_of_files({words.scores}, *at);
   return scores_of_last_line(metric_directory(m.id) + "/out.log");
@@ -268,6 +270,30 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
   return {};
 }
 
+// Whatever became of metrics over this piece is forgotten, and those that run are stopped: another one may follow.
+void Coordinator::void_metrics(const StoredPiece& p, std::vector<StoredMetric>& voided) {
+  const auto of_it = [&](const StoredMetric& m) {
+    return m.checkpoint == p.checkpoint && m.dataset == p.dataset && m.first < p.first + p.items &&
+           p.first < m.first + m.items;
+  };
+  for (StoredMetric& m : metrics_) {
+    if (!of_it(m) || m.state == "wanted" || m.state == "lost") continue;
+    if (m.state == "started") runner_.stop(metric_directory(m.id), m.handle);
+    // What came of half an output says nothing of the command.
+    if (m.state == "failed" || m.state == "hopeless") {
+      metrics_hopeless_.clear();
+      metric_kinds_.clear();
+    }
+    if (m.ended == 0) m.ended = unix_seconds();
+    m.state = "lost";
+    m.kind = kOutputsChanged;
+    m.why.clear();
+    scores_.erase(m.id);
+    voided.push_back(m);
+  }
+  if (std::erase_if(metrics_, [&](const StoredMetric& m) { return m.state == "wanted" && of_it(m); }) > 0) index_rows();
+}
+
 bool Coordinator::is_scored(const Rows& rows, const EvalDataset& d) const {
   std::int64_t items = 0;
   for (const std::size_t i : rows.metrics) items += metrics_[i].state == "ended" ? metrics_[i].items : 0;
@@ -279,7 +305,8 @@ ScoredDataset Coordinator::standing(const StoredCheckpoint& c, const EvalDataset
   ScoredDataset s;
   s.checkpoint = c.id;
   s.dataset = d.name;
-  std::map<std::string, std::pair<double, std::int64_t>> sums;  // over the metrics that have this score
+  // Over the metrics that have this score; a long double, since values times items may be no double.
+  std::map<std::string, std::pair<long double, std::int64_t>> sums;
   std::string metric_why;
   const Rows& mine = rows(c.id, d.name);
   for (const std::size_t i : mine.metrics) {
@@ -293,7 +320,7 @@ ScoredDataset Coordinator::standing(const StoredCheckpoint& c, const EvalDataset
     if (!m.why.empty()) s.left_out += (s.left_out.empty() ? "" : "; ") + m.why;
     if (const auto it = scores_.find(m.id); it != scores_.end())
       for (const auto& [name, value] : it->second) {
-        const double n = static_cast<double>(m.items);
+        const auto n = static_cast<long double>(m.items);
         auto& [sum, parts] = sums[name];
         sum += is_standard_error(name) && m.items < d.items ? n * value * n * value : n * value;
         ++parts;
@@ -309,7 +336,8 @@ ScoredDataset Coordinator::standing(const StoredCheckpoint& c, const EvalDataset
         continue;
       }
       const bool error = is_standard_error(name) && s.parts > 1;
-      s.scores.emplace_back(name, (error ? std::sqrt(sum.first) : sum.first) / static_cast<double>(d.items));
+      s.scores.emplace_back(
+          name, static_cast<double>((error ? std::sqrt(sum.first) : sum.first) / static_cast<long double>(d.items)));
     }
     return s;
   }

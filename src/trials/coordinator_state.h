@@ -3,6 +3,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,13 @@ namespace orrery {
 
 inline constexpr int kMostLost = 5;      // tries that ended without a trace, beside those that failed
 inline constexpr int kSameFailures = 3;  // of the same kind, and nothing has ever worked: no more are begun
+
+inline std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
 
 class Coordinator {
  public:
@@ -40,6 +48,8 @@ class Coordinator {
                   double seconds);
   Status scan();
   Status scan_model(const EvalModel& model);
+  std::string checkpoints_directory(const EvalModel& model) const;
+  std::vector<const EvalModel*> without_directory() const;
   Status mark(StoredCheckpoint& c, const std::string& state, const std::string& why);
   void keep_copies();
 
@@ -51,6 +61,8 @@ class Coordinator {
   Status count_refused(const std::vector<Result<std::string>>& handles);
   Status watch_trials();
   Status look_for_outputs(StoredTrial& t, const std::optional<JobResult>& result, std::vector<StoredPiece*>& changed);
+  void look_again_at_outputs(const StoredTrial& t, bool good, std::vector<StoredPiece*>& changed,
+                             std::vector<StoredMetric>& voided);
   Status end_trial(StoredTrial& t, const JobResult* result);
   Status give_up(const StoredCheckpoint& c, const std::string& dataset, ItemRange range, const std::string& why);
   Status remember_times(const StoredTrial& t, const JobResult& r);
@@ -69,6 +81,7 @@ class Coordinator {
   Status begin_metric(StoredMetric& m);
   Status watch_metrics();
   Status end_metric(StoredMetric& m, const JobResult* result);
+  void void_metrics(const StoredPiece& p, std::vector<StoredMetric>& voided);
   Result<FoundScores> read_scores(const StoredMetric& m) const;
   std::string metric_directory(std::int64_t metric) const;
   CommandWords words_of(const StoredMetric& m) const;

@@ -28,6 +28,17 @@ double changed_at(const std::string& path) {
              : 0;
 }
 
+// Sizes and times of change of files, one a line: what tells whether they are still what they were.
+std::string looks_of(const std::vector<std::string>& files) {
+  std::string all;
+  for (const std::string& f : files) {
+    struct stat s {};
+    if (::stat(f.c_str(), &s) != 0) return {};
+    all += fmt::format("{} {}.{:09}\n", s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+  }
+  return all;
+}
+
 bool overlap(const StoredSetback& b, std::int64_t checkpoint, const std::string& dataset, ItemRange range) {
   return b.checkpoint == checkpoint && b.dataset == dataset && b.first < range.second &&
          range.first < b.first + b.items;
@@ -425,16 +436,18 @@ Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResu
       if (files.empty()) continue;
       const bool whole = rule == "{output}" || (result && result->good());
       if (!whole && !seen_early(*p)) continue;
+      std::error_code gone;
+      std::uintmax_t size = 0;
+      for (const std::string& f : files) size += fs::file_size(f, gone);
+      // Opened under its name, and what is written is still in the command's memory.
+      if (size == 0 && !(result && result->good())) continue;
       if (!whole) {
-        std::error_code gone;
-        std::uintmax_t size = 0;
-        for (const std::string& f : files) size += fs::file_size(f, gone);
         auto& [seen, since] = sizes_.try_emplace(*pattern, 0, 0.0).first->second;
         if (seen != size || since == 0) {
           seen = size;
           since = unix_seconds();
         }
-        if (result || size == 0 || unix_seconds() - since < 2) continue;
+        if (result || unix_seconds() - since < 2) continue;
       }
       if (auto why = outputs_short_of(config_.inference.suite, files, p->items); !why.empty()) {
         if (t.why.empty()) t.why = std::move(why);
@@ -445,6 +458,7 @@ Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResu
         p->output += (p->output.empty() ? "" : "\n") + f;
         p->ended = std::max(p->ended, changed_at(f));
       }
+      p->seen = looks_of(files);
     }
     p->state = "dumped";
     changed.push_back(p);
@@ -452,6 +466,33 @@ Status Coordinator::look_for_outputs(StoredTrial& t, const std::optional<JobResu
     kinds_[""] = 1;  // something has worked
   }
   return {};
+}
+
+// At the trial's end: outputs that were taken as dumped while it went on, and are others by now, had not been moved
+// into place. What was scored of them is void; they count as they are now where the trial ended well, else not at all.
+void Coordinator::look_again_at_outputs(const StoredTrial& t, bool good, std::vector<StoredPiece*>& changed,
+                                        std::vector<StoredMetric>& voided) {
+  for (StoredPiece* p : pieces_of(t.id, "dumped")) {
+    if (p->seen.empty()) continue;  // they are a directory's, as it was at the end
+    const std::vector<std::string> files = lines_of(p->output);
+    std::string now = looks_of(files);
+    if (now == p->seen) continue;
+    void_metrics(*p, voided);
+    notes_.add("outputs-changed", Severity::warning, 1,
+               fmt::format("{} of {}: {}", p->dataset, checkpoint(p->checkpoint)->name, files.front()),
+               "they were still written when they had their name: what was scored of them is void, and they are scored "
+               "anew or inferred again. Write another name and move it into place");
+    if (good && !now.empty() && outputs_short_of(config_.inference.suite, files, p->items).empty()) {
+      p->seen = std::move(now);
+      for (const std::string& f : files) p->ended = std::max(p->ended, changed_at(f));
+      if (std::find(changed.begin(), changed.end(), p) == changed.end()) changed.push_back(p);
+    } else {
+      p->state = "assigned";
+      p->output.clear();
+      p->seen.clear();
+      p->ended = 0;
+    }
+  }
 }
 
 double Coordinator::waited_for_room(std::int64_t checkpoint) {
@@ -470,7 +511,9 @@ double Coordinator::last_seen(const std::string& directory, double begun) const 
 
 Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
   std::vector<StoredPiece*> changed;
+  std::vector<StoredMetric> voided;
   if (auto ok = look_for_outputs(t, result ? std::optional(*result) : std::nullopt, changed); !ok) return ok;
+  look_again_at_outputs(t, result != nullptr && result->good(), changed, voided);
   t.ended = result ? result->ended : last_seen(trial_directory(t.id), t.begun);
   if (!runner_.local()) t.node = runner_.node_of(trial_directory(t.id));
   if (result) {
@@ -539,7 +582,7 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
   }
   std::vector<StoredPiece> rows;
   for (const StoredPiece* p : changed) rows.push_back(*p);
-  if (auto ok = store_.settle(t, rows, setbacks); !ok) return ok;
+  if (auto ok = store_.settle(t, rows, setbacks, voided); !ok) return ok;
   setbacks_.insert(setbacks_.end(), setbacks.begin(), setbacks.end());
   replan_ = replan_ || !left.empty();
 

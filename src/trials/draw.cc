@@ -63,7 +63,9 @@ BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed, const Mea
     u.judge = judge_index(config, d.judge);
     u.split = config.may_split(d);
     u.metric_by_item = d.metric_by_item;
-    out.defaulted += std::isnan(known.item_s) || (std::isnan(known.metric_item_s) && std::isnan(d.metric_s)) ? 1 : 0;
+    const bool no_metric = config.scored_by_trials();
+    out.defaulted +=
+        std::isnan(known.item_s) || (!no_metric && std::isnan(known.metric_item_s) && std::isnan(d.metric_s)) ? 1 : 0;
     out.start_s = std::max(out.start_s, known.item_fixed_s);
     add(u, d.name);
   }

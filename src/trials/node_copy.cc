@@ -308,6 +308,8 @@ Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source,
       remove_all(part);
       return tl::unexpected(copied.error());
     }
+    // Nor does it move while somebody adds up what is there: it would be missed.
+    room = lock_file(*own + "/room", LOCK_EX);
     if (::rename(part.c_str(), directory.c_str()) != 0) return fail("cannot be renamed: " + reason(), part);
     out.made_here = true;
   }

@@ -19,7 +19,7 @@ CREATE TABLE checkpoint(id INTEGER PRIMARY KEY, model TEXT, name TEXT, path TEXT
 CREATE TABLE trial(id INTEGER PRIMARY KEY, checkpoint INTEGER, node TEXT, gpu INTEGER, state TEXT, handle TEXT,
   kind TEXT, why TEXT, load_from TEXT, begun REAL, loaded REAL, ended REAL, load_s REAL);
 CREATE TABLE piece(id INTEGER PRIMARY KEY, trial INTEGER, checkpoint INTEGER, dataset TEXT, first INTEGER,
-  items INTEGER, state TEXT, output TEXT, why TEXT, ended REAL);
+  items INTEGER, state TEXT, output TEXT, why TEXT, ended REAL, seen TEXT NOT NULL DEFAULT '');
 CREATE TABLE setback(id INTEGER PRIMARY KEY, checkpoint INTEGER, dataset TEXT, first INTEGER, items INTEGER, node TEXT,
   gpu INTEGER, trial INTEGER, counts INTEGER, kind TEXT, why TEXT);
 CREATE TABLE metric(id INTEGER PRIMARY KEY, checkpoint INTEGER, dataset TEXT, first INTEGER, items INTEGER, state TEXT,
@@ -42,6 +42,13 @@ StoreTerms terms() {
 Result<RunStore> RunStore::open(const std::string& path) {
   auto store = Store::open(path, terms());
   if (!store) return tl::unexpected(store.error());
+  // A state that was begun before pieces had it.
+  Statement has_seen(store->get(), "SELECT 1 FROM pragma_table_info('piece') WHERE name = 'seen'");
+  const bool there = has_seen.row();
+  if (!has_seen.ok()) return store->trouble();
+  if (!there)
+    if (auto ok = store->run("ALTER TABLE piece ADD COLUMN seen TEXT NOT NULL DEFAULT ''"); !ok)
+      return tl::unexpected(ok.error());
   return RunStore(std::move(*store));
 }
 
@@ -125,10 +132,11 @@ Result<std::vector<StoredTrial>> RunStore::trials() {
 Result<std::vector<StoredPiece>> RunStore::pieces() {
   std::vector<StoredPiece> all;
   Statement s(store_.get(),
-              "SELECT id, trial, checkpoint, first, items, dataset, state, output, why, ended FROM piece ORDER BY id");
+              "SELECT id, trial, checkpoint, first, items, dataset, state, output, why, ended, seen FROM piece "
+              "ORDER BY id");
   while (s.row())
     all.push_back({s.integer(0), s.integer(1), s.integer(2), s.integer(3), s.integer(4), s.text(5), s.text(6),
-                   s.text(7), s.text(8), s.number(9)});
+                   s.text(7), s.text(8), s.number(9), s.text(10)});
   if (!s.ok()) return store_.trouble();
   return all;
 }
@@ -190,9 +198,9 @@ Status RunStore::write(const StoredTrial& t) {
 }
 
 Status RunStore::write(const StoredPiece& p) {
-  Statement s(store_.get(), "UPDATE piece SET state = ?, output = ?, why = ?, ended = ? WHERE id = ?");
+  Statement s(store_.get(), "UPDATE piece SET state = ?, output = ?, why = ?, ended = ?, seen = ? WHERE id = ?");
   s.bind(1, std::string_view(p.state)).bind(2, std::string_view(p.output)).bind(3, std::string_view(p.why));
-  s.bind(4, p.ended).bind(5, p.id);
+  s.bind(4, p.ended).bind(5, std::string_view(p.seen)).bind(6, p.id);
   return s.done() ? Status() : store_.trouble();
 }
 
@@ -236,7 +244,7 @@ Status RunStore::update(const StoredPiece& p) { return write(p); }
 Status RunStore::update(const StoredMetric& m) { return write(m); }
 
 Status RunStore::settle(const StoredTrial& t, const std::vector<StoredPiece>& pieces,
-                        const std::vector<StoredSetback>& setbacks) {
+                        const std::vector<StoredSetback>& setbacks, const std::vector<StoredMetric>& voided) {
   Store::Transaction whole(store_);
   if (auto ok = whole.begun(); !ok) return ok;
   if (auto ok = write(t); !ok) return ok;
@@ -249,6 +257,12 @@ Status RunStore::settle(const StoredTrial& t, const std::vector<StoredPiece>& pi
     s.bind(1, b.checkpoint).bind(2, std::string_view(b.dataset)).bind(3, b.first).bind(4, b.items);
     s.bind(5, std::string_view(b.node)).bind(6, b.gpu).bind(7, b.trial);
     s.bind(8, static_cast<std::int64_t>(b.counts)).bind(9, std::string_view(b.kind)).bind(10, std::string_view(b.why));
+    if (!s.done()) return store_.trouble();
+  }
+  for (const StoredMetric& m : voided) {
+    if (auto ok = write(m); !ok) return ok;
+    Statement s(store_.get(), "DELETE FROM score WHERE metric = ?");
+    s.bind(1, m.id);
     if (!s.done()) return store_.trouble();
   }
   return whole.commit();

@@ -29,12 +29,13 @@ struct StoredTrial {
   double begun = 0, loaded = 0, ended = 0, load_s = 0;
 };
 
-// assigned: to a trial that goes on. dumped: its outputs are there, for good. failed: given up, for good. released:
-// its trial ended without it; its items are free for another.
+// assigned: to a trial that goes on. dumped: its outputs are there, for good unless they are altered before the trial
+// ends. failed: given up, for good. released: its trial ended without it; its items are free for another.
 struct StoredPiece {
   std::int64_t id = 0, trial = 0, checkpoint = 0, first = 0, items = 0;
   std::string dataset, state = "assigned", output, why;
   double ended = 0;
+  std::string seen{};  // sizes and times of change of the outputs when they were taken as dumped
 };
 
 // Kept for people: whoever starts again may have mended the cause, so a coordinator begins without them.
@@ -80,9 +81,9 @@ class RunStore {
   // The intent: the trial and its pieces, all or none. Gives them their ids.
   Status add(StoredTrial& t, std::vector<StoredPiece>& pieces);
   Status update(const StoredTrial& t);
-  // How a trial went on: itself, its pieces and what went wrong, all or none.
+  // How a trial went on: itself, its pieces, what went wrong, metrics that are void (their scores go), all or none.
   Status settle(const StoredTrial& t, const std::vector<StoredPiece>& pieces,
-                const std::vector<StoredSetback>& setbacks);
+                const std::vector<StoredSetback>& setbacks, const std::vector<StoredMetric>& voided = {});
   Status add(StoredPiece& p);  // given up: of no trial
   Status update(const StoredPiece& p);
   Status add(StoredMetric& m);
