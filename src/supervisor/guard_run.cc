@@ -728,6 +728,7 @@ void Supervisor::attend() {
         *state->time_left < margin_s(*state))
       tell(EventKind::time_limit_near, fmt::format("{:.0f} s until its time limit", *state->time_left),
            *state->time_left);
+    if (ending) return;  // nothing moves after the command's end: that is no hang
   }
   if (!here()) return;
   for (GuardEvent& e : watch_.look(watched_)) {
