@@ -121,6 +121,48 @@ TEST(AttemptLogs, ASaveIsOverWhenAStepFollowsInAnyLog) {
   EXPECT_FALSE(job.logs.look().saving) << "for good";
 }
 
+// Its line is not over until the training is.
+TEST(AttemptLogs, EachStateOfABarIsAStepAsItComes) {
+  for (const bool leads : {true, false}) {  // tqdm; print(..., end="\r")
+    Logs job;
+    const auto state = [&](int i) {
+      const std::string bar = " 33%|##    | " + std::to_string(i) + "/300 [00:10<01:00,  9.8it/s, loss=2.5]";
+      job.write("err", leads ? "\r" + bar : bar + "\r");
+    };
+    for (int i = 0; i <= 3; ++i) state(i);
+    const int open = leads ? 1 : 0;  // whether the last one is complete is not known yet
+    ASSERT_TRUE(job.sees_step(3 - open));
+    state(4);
+    ASSERT_TRUE(job.sees_step(4 - open));
+    state(5);
+    job.write("err", "\nstep 6 loss 2.5\n");
+    ASSERT_TRUE(job.sees_step(6));
+    std::vector<std::int64_t> steps;
+    for (const StepSample& s : job.steps)
+      if (s.step > 0) steps.push_back(s.step);
+    EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}));
+  }
+}
+
+TEST(AttemptLogs, ABarOfOtherThingsIsNoStep) {
+  Logs job;
+  job.write("err", "\r  0%|    | 0/300 [00:00<?, ?it/s]\r 12%|#   | 5/40 [00:01<00:02, 9.8it/s]\r");
+  job.write("err", "\rValidation DataLoader 0:  20%|#   | 8/40 [00:01<00:02, val_loss=9.5]\r");
+  job.write("err", "\r 15%|#   | 6/40 [00:01<00:02, 9.8it/s]\r");
+  ASSERT_TRUE(job.sees_step(6));
+  ASSERT_EQ(job.steps.size(), 2u);
+  EXPECT_EQ(job.steps[0].step, 5);
+}
+
+TEST(AttemptLogs, WhatASaveInterruptsIsABar) {
+  Logs job;
+  job.write("err", "\r 12%|#   | 5/40 [00:01<00:02, 9.8it/s]\r\rsaving checkpoint at step 5\n");
+  EXPECT_TRUE(job.wait_for([&] { return job.last.saving; }));
+  job.write("err", "\r 15%|#   | 6/40 [00:01<00:02, 9.8it/s]\r");
+  ASSERT_TRUE(job.sees_step(6));
+  EXPECT_FALSE(job.last.saving);
+}
+
 TEST(AttemptLogs, AThroughputIsNoTime) {
   Logs job;
   job.write("out", "step: 5 loss: 2.1 tps: 7654\nstep: 6 loss: 2.1 step_time: 60\n");

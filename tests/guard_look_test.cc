@@ -105,6 +105,26 @@ TEST(GuardLook, AnAttemptThatWaitsIsNotWatchedForHangs) {
   EXPECT_EQ(job.runner.starts, 1);
 }
 
+// It left something behind, which is waited for longer than any limit.
+TEST(GuardLook, AfterTheCommandsEndNothingIsAHang) {
+  Watched job;
+  job.options.settle_s = 3600;
+  int polls = 0;
+  Clock::time_point since;
+  job.runner.state = [&] {
+    if (++polls == 1) since = Clock::now();
+    AttemptState s = in(AttemptPhase::ending);
+    s.exit_status = 0;
+    const bool long_ago = polls > 60 && Clock::now() - since > std::chrono::milliseconds(500);
+    return long_ago ? in(AttemptPhase::ended) : s;
+  };
+  const auto state = job.run();
+  ASSERT_TRUE(state) << state.error().line();
+  EXPECT_EQ(state->outcome, GuardOutcome::done);
+  EXPECT_EQ(job.count(EventKind::no_progress), 0);
+  EXPECT_EQ(job.runner.starts, 1);
+}
+
 TEST(GuardLook, AnAttemptWhoseLogsCannotBeReadIsNotWatchedForHangs) {
   Watched job;
   int polls = 0;

@@ -166,6 +166,25 @@ TEST(GuardWatch, HeartbeatsAloneTellSteps) {
   EXPECT_EQ(job.watch.node_of(0), "node7");
 }
 
+TEST(GuardWatch, WhatARankSaysWhileItLoadsIsNoStep) {
+  const auto first_of = [](std::int64_t base, const std::vector<Beat>& beats) {
+    Job job;
+    job.watch.begin_attempt(job.now, 0, 0, base);
+    for (const Beat& b : beats) {
+      job.wait(1);
+      job.watch.beats(job.now, {b});
+    }
+    return job.watch.first_step();
+  };
+  EXPECT_EQ(first_of(-1, {{0, 0, 1, "start", ""}}), -1);
+  EXPECT_EQ(first_of(-1, {{0, 0, 1, "start", ""}, {0, 80, 2, "compute", ""}}), 81);
+  EXPECT_EQ(first_of(80, {{0, 0, 1, "load", ""}}), -1);
+  EXPECT_EQ(first_of(80, {{0, 0, 1, "load", ""}, {0, 0, 2, "compile", ""}, {0, 80, 3, "compute", ""}}), 81);
+  EXPECT_EQ(first_of(80, {{0, 0, 1, "load", ""}, {0, 83, 2, "compute", ""}}), 84);
+  EXPECT_EQ(first_of(80, {{0, 0, 1, "compute", ""}, {0, 3, 2, "compute", ""}, {0, 90, 3, "compute", ""}}), 1)
+      << "it did not take the checkpoint";
+}
+
 // Steps are counted anew in each epoch, or ranks go back to a checkpoint by themselves (torchrun).
 TEST(GuardWatch, StepsThatBeginAnewAreProgress) {
   Job job;

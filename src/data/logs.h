@@ -90,6 +90,7 @@ struct LogRows {
 struct StepRows {
   std::vector<std::uint32_t> file;
   std::vector<std::uint64_t> line;
+  std::vector<std::uint64_t> nth;  // step of its file, from 1: a line may hold several
   std::vector<std::int32_t> rank;
   std::vector<std::int64_t> step;                // -1 = not said
   std::vector<double> loss, seconds, grad_norm;  // NaN = not a number; seconds, grad_norm below 0 = not said
@@ -97,7 +98,7 @@ struct StepRows {
   std::vector<std::uint8_t> relative;  // `seconds` are of a throughput: they compare with each other, and are none
 
   std::size_t size() const { return line.size(); }
-  auto columns() { return std::tie(file, line, rank, step, loss, seconds, grad_norm, has_loss, relative); }
+  auto columns() { return std::tie(file, line, nth, rank, step, loss, seconds, grad_norm, has_loss, relative); }
 };
 
 // One row a kind of line: what is left of it without digits.

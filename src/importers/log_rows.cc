@@ -247,6 +247,7 @@ void LogRowsWriter::step(const LinePrefix& prefix, std::uint64_t number) {
   StepRows& s = table_.steps;
   s.file.push_back(0);
   s.line.push_back(number);
+  s.nth.push_back(++step_rows_);
   s.rank.push_back(prefix.rank >= 0 ? prefix.rank : prefix.local_rank >= 0 ? -2 - prefix.local_rank : -1);
   s.step.push_back(v.step);
   s.loss.push_back(v.loss);

@@ -59,6 +59,7 @@ class LogRowsWriter {
   std::uint64_t last_shape_ = 0;
   std::size_t last_shape_row_ = 0;
   std::int64_t last_step_ = -2;
+  std::uint64_t step_rows_ = 0;  // also those that were thinned out
 };
 
 }  // namespace orrery

@@ -1,5 +1,6 @@
 #include "importers/log_steps.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -125,17 +126,29 @@ bool is_training_bar(std::string_view s) {
   return false;
 }
 
+// A bar of something else, which may show a loss of its own: "Validation DataLoader 0:  12%|#   | 5/40".
+bool is_other_bar(std::string_view s) {
+  const std::size_t percent = s.find("%|");
+  if (percent == std::string_view::npos) return false;
+  const std::string_view name = s.substr(std::min(s.find_first_not_of(' '), percent));
+  for (const std::string_view other :
+       {"Valid", "valid", "Eval", "eval", "Test", "test", "Sanity", "Predict", "predict"})
+    if (name.substr(0, other.size()) == other) return true;
+  return false;
+}
+
 }  // namespace
 
 bool read_step(std::string_view message, StepValues& values) {
   values = {};
+  if (is_other_bar(message)) return false;
   bool named = false;
   values.has_loss = read_loss(message, values.loss);
   values.step = read_step_number(message, named);
   values.seconds = read_seconds(message, values.relative);
   values.grad_norm = read_grad_norm(message);
   if (values.has_loss || (named && values.seconds >= 0)) return true;
-  if (values.step < 0 || !is_training_bar(message)) return false;
+  if (values.step <= 0 || !is_training_bar(message)) return false;  // at 0 it was drawn, and nothing done
   values.seconds = -1;  // what a bar says is a mean of many steps, and of whatever came between them
   return true;
 }

@@ -118,6 +118,7 @@ class Reader {
       const auto got = source->read(raw.data(), raw.size());
       if (!got) return tl::unexpected(got.error());
       if (*got == 0) {
+        if (options_.states) states_so_far(buffer);
         if (!follow_more || !follow_more(rows_.so_far())) break;
         continue;
       }
@@ -160,6 +161,13 @@ class Reader {
     inside_line_ = true;
   }
 
+  void states_so_far(std::string& buffer) {
+    const std::size_t last = buffer.rfind('\r');
+    if (last == std::string::npos) return;
+    part_of_line(buffer.substr(0, last + 1));
+    buffer.erase(0, last + 1);
+  }
+
   void block(std::string_view text) {
     lines_in(text, true);
     inside_line_ = false;
@@ -174,6 +182,7 @@ class Reader {
     if (std::memchr(text.data(), '\x1b', text.size()) != nullptr ||
         std::memchr(text.data(), '\r', text.size()) != nullptr) {
       clean(text, cleaned_);
+      if (options_.states) std::replace(cleaned_.begin(), cleaned_.end(), '\r', kRecordBreak);
       text = cleaned_;
     }
     if (open_records(text, opened_)) text = opened_;

@@ -17,7 +17,10 @@ struct LogReadOptions {
   std::size_t most_rows = 128;                    // of one pattern in one file: so many first and so many last ones
   std::size_t most_steps = std::size_t{1} << 14;  // rows of steps of one file; then older ones are thinned out
   std::size_t most_shapes = std::size_t{1} << 16;
-  bool shapes = true;                                    // count shapes of lines
+  bool shapes = true;  // count shapes of lines
+  // Each state of a bar that redraws itself (\r) is looked at by itself, and as soon as it is complete: of a log that
+  // is followed, whose bar may need days until its line ends.
+  bool states = false;
   std::function<void(std::uint64_t taken)> on_progress;  // compressed bytes so far
 };
 

@@ -181,7 +181,7 @@ struct AttemptLogs::Impl {
     std::string unreadable;   // guarded by mutex
     std::uint64_t bytes = 0;  // published; of the thread alone
     std::uint64_t save_line = 0;
-    std::uint64_t step_line = 0;                                // up to which steps were told
+    std::uint64_t steps_told = 0;                               // so many rows of steps
     std::vector<std::pair<std::uint64_t, std::uint64_t>> seen;  // lines up to here came before so many steps of the job
     std::size_t most_seen = kFewSeen;
 
@@ -245,6 +245,7 @@ struct AttemptLogs::Impl {
     LogReadOptions how;
     how.shapes = false;
     how.most_steps = kMostSteps;
+    how.states = true;
     bool last_look = false;
     const auto more = [&](const LogTable& table) {
       publish(file, table);
@@ -313,9 +314,12 @@ struct AttemptLogs::Impl {
   int take_steps(File& f, LogNews& out) {
     const StepRows& s = f.table.steps;
     std::uint64_t last_step = 0, last_save = 0;
+    bool new_step = false;
     for (std::size_t i = 0; i < s.size(); ++i) {
       last_step = std::max(last_step, s.line[i]);
-      if (s.line[i] <= f.step_line) continue;
+      if (s.nth[i] <= f.steps_told) continue;
+      f.steps_told = s.nth[i];
+      new_step = true;
       StepSample sample;
       sample.step = s.step[i];
       if (s.has_loss[i] != 0) sample.loss = s.loss[i];
@@ -332,11 +336,11 @@ struct AttemptLogs::Impl {
       const std::int64_t step = iteration_in(r.text[i]);
       if (step >= 0) out.saves.push_back(step);
     }
-    const bool new_step = last_step > f.step_line, new_save = last_save > f.save_line;
-    f.step_line = std::max(f.step_line, last_step);
+    const bool new_save = last_save > f.save_line;
     f.save_line = std::max(f.save_line, last_save);
     if (!new_step && !new_save) return 0;
-    return last_save > last_step ? 1 : -1;
+    // A message ends the line of the bar that it interrupts.
+    return last_save > last_step || (new_save && last_save == last_step) ? 1 : -1;
   }
 
   // Steps may be in one file and saves in the other: what came later counts. Of two files at one look that is not

@@ -31,7 +31,8 @@ struct Cursor {
   }
 };
 
-// The step of the checkpoint that it began with; -1 = not known.
+}  // namespace
+
 std::int64_t base_of(const GuardState& s, const AttemptRecord& a) {
   if (a.checkpoint.empty()) return s.policy.knows_checkpoints ? 0 : -1;
   for (const KnownCheckpoint& c : s.checkpoints)
@@ -43,6 +44,8 @@ std::int64_t base_of(const GuardState& s, const AttemptRecord& a) {
   }
   return step;
 }
+
+namespace {
 
 struct Trained {
   std::int64_t first_step = -1, last_step = -1;

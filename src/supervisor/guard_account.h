@@ -44,6 +44,9 @@ struct GuardAccount {
   double ettr() const { return wall_s > 0 ? useful_s / wall_s : 0; }
 };
 
+// The step of the checkpoint that an attempt began with; -1 = not known.
+std::int64_t base_of(const GuardState& state, const AttemptRecord& attempt);
+
 // `now`: Unix time; of a job that is over it does not count.
 GuardAccount account(const GuardState& state, Ns now);
 

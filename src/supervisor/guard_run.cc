@@ -20,6 +20,7 @@
 #include "checkpoint/manifest.h"
 #include "supervisor/decide.h"
 #include "supervisor/good_checkpoints.h"
+#include "supervisor/guard_account.h"
 #include "supervisor/guard_nodes.h"
 #include "supervisor/heartbeats.h"
 #include "supervisor/journal.h"
@@ -546,7 +547,7 @@ void Supervisor::begin_seeing() {
   const std::string stem = fmt::format("{}/attempt-{}", directory_, s_.attempt);
   seen_.logs = std::make_unique<AttemptLogs>(rules_, std::vector<std::string>{stem + ".out", stem + ".err"});
   const AttemptRecord& r = s_.attempts.back();
-  watch_.begin_attempt(watched_, r.skip_from, r.skip_to);
+  watch_.begin_attempt(watched_, r.skip_from, r.skip_to, base_of(s_, r));
   const Ns began = r.started != 0 ? r.started : r.asked;  // it may wait in a queue still
   if (heartbeats_) heartbeats_->begin_attempt(began - ahead_);
   // Longer ago than between two looks: nobody was there.
@@ -727,6 +728,7 @@ void Supervisor::attend() {
         *state->time_left < margin_s(*state))
       tell(EventKind::time_limit_near, fmt::format("{:.0f} s until its time limit", *state->time_left),
            *state->time_left);
+    if (ending) return;  // nothing moves after the command's end: that is no hang
   }
   if (!here()) return;
   for (GuardEvent& e : watch_.look(watched_)) {

@@ -29,7 +29,7 @@ void keep(std::deque<double>& v, double x, std::size_t most) {
 
 }  // namespace
 
-void Watch::begin_attempt(Ns now, std::int64_t skip_from, std::int64_t skip_to) {
+void Watch::begin_attempt(Ns now, std::int64_t skip_from, std::int64_t skip_to, std::int64_t base) {
   Watch fresh(p_);
   fresh.step_s_ = std::move(step_s_);
   fresh.longest_pause_s_ = longest_pause_s_;
@@ -39,6 +39,7 @@ void Watch::begin_attempt(Ns now, std::int64_t skip_from, std::int64_t skip_to) 
   fresh.began_ = fresh.last_move_ = now;
   fresh.skip_from_ = skip_from;
   fresh.skip_to_ = skip_to;
+  fresh.base_ = base;
   *this = std::move(fresh);
 }
 
@@ -145,7 +146,7 @@ void Watch::judge(std::int64_t step, double value) {
 
 void Watch::beats(Ns now, const std::vector<Beat>& all) {
   bool any_moved = false, alive = false, saves = false;
-  std::int64_t furthest = -1;
+  std::int64_t furthest = -1, done = -1;
   for (const Beat& b : all) {
     const auto it = beats_.find(b.rank);
     if (it == beats_.end() || it->second.step != b.step || it->second.phase != b.phase) {
@@ -155,18 +156,24 @@ void Watch::beats(Ns now, const std::vector<Beat>& all) {
     }
     saves = saves || b.phase == "save";
     furthest = std::max(furthest, b.step);
+    if (b.phase != "start") done = std::max(done, b.step);  // while it loads it does not know yet where it is
     beats_[b.rank] = b;
   }
   steps_known_ = steps_known_ || !all.empty();
   if (any_moved) moved(now);
-  if (any_moved && furthest > last_step_) {
+  // Below its checkpoint it has not loaded it yet; one that goes on from there does without it.
+  if (first_step_ < 0 && done >= 0 && done < base_ && (loaded_ < 0 || done <= loaded_)) {
+    loaded_ = done;
+    done = -1;
+  }
+  if (any_moved && done > last_step_) {
     steps_seen_ = std::max(steps_seen_, ++beat_steps_);
     // Jobs whose logs tell of no steps.
     if (log_steps_ == 0 && last_step_ >= 0 && last_step_at_ != 0 && now > last_step_at_)
-      took(seconds(now - last_step_at_) / static_cast<double>(furthest - last_step_));
+      took(seconds(now - last_step_at_) / static_cast<double>(done - last_step_));
     if (log_steps_ == 0) last_step_at_ = now;
-    if (first_step_ < 0) first_step_ = furthest + 1;  // that it is at
-    last_step_ = furthest;
+    if (first_step_ < 0) first_step_ = (loaded_ >= 0 && done < base_ ? loaded_ : done) + 1;  // that it is at
+    last_step_ = done;
   }
   if (alive) last_output_ = now;
   if (saves && saving_since_ == 0) saving_since_ = now;

@@ -56,8 +56,9 @@ class Watch {
  public:
   explicit Watch(const WatchPolicy& policy) : p_(policy) {}
 
-  // A new attempt; batches [skip_from, skip_to) are left out in it. What was learned of the job stays.
-  void begin_attempt(Ns now, std::int64_t skip_from, std::int64_t skip_to);
+  // A new attempt, from the checkpoint of step `base` (-1 = not known); batches [skip_from, skip_to) are left out in
+  // it. What was learned of the job stays.
+  void begin_attempt(Ns now, std::int64_t skip_from, std::int64_t skip_to, std::int64_t base = -1);
 
   void step(Ns now, const StepSample& sample);
   void beats(Ns now, const std::vector<Beat>& beats);  // all that are known, at one look
@@ -92,7 +93,8 @@ class Watch {
   WatchPolicy p_;
   // Of this attempt
   Ns began_ = 0, last_move_ = 0, last_step_at_ = 0, last_output_ = 0, failed_at_ = 0, saving_since_ = 0;
-  std::int64_t skip_from_ = 0, skip_to_ = 0;
+  std::int64_t skip_from_ = 0, skip_to_ = 0, base_ = -1;
+  std::int64_t loaded_ = -1;  // a rank said that it is at this step, before it can have loaded the checkpoint
   std::int64_t first_step_ = -1, last_step_ = -1, last_log_step_ = -1, steps_seen_ = 0, log_steps_ = 0, beat_steps_ = 0;
   bool ended_by_log_ = false;
   std::map<std::int32_t, Beat> beats_;
