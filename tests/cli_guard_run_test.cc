@@ -511,6 +511,26 @@ TEST(CliGuardRun, ADirectoryWhoseJobIsDoneTakesNoOther) {
   EXPECT_NE(o.err.find("another job was guarded here, and it is done"), std::string::npos) << o.err;
 }
 
+TEST(CliGuardRun, AJobThatIsNotOverTakesNoOtherCommandAStoppedOneDoes) {
+  const TempDir dir;
+  const std::string guard = "guard --json --state '" + (dir / "s") + "' -- ";
+  shell("\"$orrery\" " + guard + "sh -c 'until [ -e " + (dir / "go") + " ]; do sleep 0.05; done; exit 3' & guard=$!; " +
+        "until grep -q '\"started\"' " + (dir / "s/journal.jsonl") + "; do sleep 0.05; done; kill -9 $guard");
+  const std::string before = read_file(dir / "s/journal.jsonl");
+  const Outcome o = orrery(guard + "true");
+  EXPECT_EQ(o.status, 2);
+  EXPECT_NE(o.err.find("has another command, and it is not over (take it up with that command, or name another"),
+            std::string::npos)
+      << o.err;
+  EXPECT_EQ(read_file(dir / "s/journal.jsonl"), before);
+  write_text(dir.path / "go", "");
+  EXPECT_EQ(orrery(guard + "sh -c 'until [ -e " + (dir / "go") + " ]; do sleep 0.05; done; exit 3'").status, 1);
+  const Outcome mended = orrery(guard + "true");  // the command that failed was mended
+  EXPECT_EQ(mended.status, 0);
+  EXPECT_NE(mended.err.find("started again by a person with another command"), std::string::npos) << mended.err;
+  EXPECT_EQ(orrery(guard + "true").status, 0) << "done, and this is its command";
+}
+
 TEST(CliGuardRun, AnAttemptOnAnotherMachineIsNotTakenForDead) {
   Guarded job("--fault hang@3:0");
   shell(job.line("", "timeout -s KILL 3"));

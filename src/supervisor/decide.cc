@@ -139,7 +139,8 @@ class Decider {
     s_.restart_times.clear();
     s_.excluded.clear();
     s_.avoid.clear();
-    say("resume", "started again by a person: budgets begin anew");
+    say("resume",
+        fmt::format("started again by a person{}{}: budgets begin anew", e_.text.empty() ? "" : " ", e_.text));
     make_ready();
   }
 

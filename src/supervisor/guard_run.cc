@@ -61,6 +61,14 @@ std::string command_sum(const std::vector<std::string>& words) {
   return fmt::format("{:08x}", ckpt::crc32c(all.data(), all.size()));
 }
 
+// Of whoever guarded it last: a person may have mended the command of a job that was stopped.
+std::string last_command(const std::vector<JournalEntry>& entries) {
+  for (auto e = entries.rbegin(); e != entries.rend(); ++e)
+    if ((e->event.kind == EventKind::begin || e->event.kind == EventKind::resumed) && !e->event.handle.empty())
+      return e->event.handle;
+  return "";
+}
+
 GuardEvent event(EventKind kind, std::string text = {}) {
   GuardEvent e;
   e.kind = kind;
@@ -814,10 +822,15 @@ Result<GuardState> Supervisor::run() {
   ahead_ = std::max<Ns>(0, s_.now - now());
   wall_ += ahead_;
   const std::string command = command_sum(o_.command);
+  const std::string before = last_command(known->entries);
+  const bool other = !before.empty() && before != command;
   if (s_.outcome == GuardOutcome::done) {
-    if (known->entries.front().event.handle == command) return s_;
+    if (!other) return s_;
     return fail("another job was guarded here, and it is done", directory_, "this one needs another --state");
   }
+  if (other && s_.phase != GuardPhase::stopped && s_.phase != GuardPhase::nothing)
+    return fail("the job that is guarded here has another command, and it is not over", directory_,
+                "take it up with that command, or name another --state");
   auto journal = Journal::open(journal_path(directory_), *known);
   if (!journal) return tl::unexpected(journal.error());
   journal_.emplace(std::move(*journal));
@@ -831,10 +844,9 @@ Result<GuardState> Supervisor::run() {
   GuardEvent first = known->entries.empty() ? event(EventKind::begin, random_token()) : event(EventKind::resumed);
   first.policy = o_.policy;
   first.policy->knows_checkpoints = !o_.checkpoints.empty();
-  if (first.kind == EventKind::begin) {
-    first.node = o_.name;
-    first.handle = command;
-  }
+  first.handle = command;
+  if (first.kind == EventKind::begin) first.node = o_.name;
+  if (first.kind == EventKind::resumed && other) first.text = "with another command";
   hear(std::move(first));
   while (!broken_ && s_.phase != GuardPhase::stopped) {
     look();

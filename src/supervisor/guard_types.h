@@ -42,7 +42,7 @@ struct GuardPolicy {
 
 enum class EventKind : std::uint8_t {
   begin,            // a new job: policy, text = begin of tokens, node = its name, handle = its command
-  resumed,          // a supervisor took over, where another one died or was stopped: policy
+  resumed,          // a supervisor took over, where another one died or was stopped: policy, handle = the command, text
   started,          // handle, state; `first`: it waits in a queue, and comes again when it has begun
   not_started,      // the runner knows that the attempt was not started: text says why; `fatal` = it never can be
   progress,         // step (and loss), moved on; `first` of an attempt
