@@ -498,6 +498,12 @@ TEST(CliGuardRun, RefusedInOneLine) {
   config("[restart]\nsame_failure = 'go'\n", "is not one of stop, other-nodes");
   config("[progress]\nhang_factor = 0.5\n", "is not from 1 to 1e+06");
   config("[loss\n", "c.toml:1: not TOML");
+  const auto nodes = [&](const std::string& text, const std::string& part) {
+    write_text(dir.path / "c.toml", "[nodes]\n" + text);
+    refused("--config '" + (dir / "c.toml") + "' -- true", part);
+  };
+  nodes("needed = 5\n", "needed in [nodes]: 5 nodes needed, and there is this machine alone");
+  nodes("needed = 3\nnames = ['a', 'b']\n", "needed in [nodes]: 3 nodes needed, 2 named");
   refused("simulate --dry-run", "--state: not with simulate");
 }
 
