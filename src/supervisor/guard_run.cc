@@ -150,6 +150,7 @@ class Supervisor {
   void tell_of_node(const std::string& node, const std::string& what);
   void look_for_resumed_nodes();
   void tell_why_queued(const AttemptState& state);
+  void tell_suspended(bool is);
   std::vector<std::string> usable_nodes(std::vector<NodeReport>& reports, std::string& told);
 
   void look();    // once around
@@ -684,6 +685,15 @@ void Supervisor::tell_why_queued(const AttemptState& state) {
   hear(std::move(e));
 }
 
+void Supervisor::tell_suspended(bool is) {
+  if (s_.attempts.back().is_suspended() == is) return;
+  flush_progress(true);
+  GuardEvent e = event(EventKind::suspended);
+  e.attempt = s_.attempt;
+  e.first = is;
+  hear(std::move(e));
+}
+
 void Supervisor::attend() {
   if (seen_.attempt != s_.attempt || !seen_.logs) begin_seeing();
   const std::int64_t attempt = s_.attempt;
@@ -711,6 +721,7 @@ void Supervisor::attend() {
     trouble("state of the attempt", state.error());
   } else {
     seen_.waits = state->waits;
+    if (state->phase == AttemptPhase::running) tell_suspended(state->waits);
     if (!state->nodes.empty()) seen_.nodes = state->nodes;
     const bool ending = state->phase == AttemptPhase::ending;
     if (ending && !seen_.ending_since) seen_.ending_since = Clock::now();
