@@ -109,6 +109,8 @@ TEST(CliGuardRun, WhatEndsNothingIsReportedAndLeftAlone) {
     const Outcome o = job.run();
     expect_whole(job, o, expected);
     EXPECT_EQ(answer(o)["restarts"], 0) << fault << o.err;
+    const bool lost = o.err.find("never became complete") != std::string::npos;
+    EXPECT_EQ(lost, std::string(fault).starts_with("storage")) << o.err;
   }
 }
 

@@ -105,6 +105,7 @@ struct Seen {
   double loss = 0;
   std::vector<std::pair<std::int64_t, double>> step_seconds;  // recent ones: what a save cost
   std::vector<std::int64_t> saves;                            // that its logs tell of, not counted yet
+  SavesBegun saves_begun;
   bool finding_failed = false;
   std::vector<std::string> nodes;  // it runs on
   std::string queued_for;          // why it is in a queue; "" = it is not
@@ -132,6 +133,7 @@ class Supervisor {
   // Unix time that never jumps: the clock of the machine may be set while the supervisor runs, or between two.
   Ns now() const { return wall_ + std::chrono::nanoseconds(Clock::now() - steady_).count(); }
 
+  double watched_s() const { return static_cast<double>(watched_) * 1e-9; }
   double clock_s() const { return std::chrono::duration<double>(Clock::now() - steady_).count(); }
 
   void hear(GuardEvent e);
@@ -162,6 +164,7 @@ class Supervisor {
   void count_saves(bool all);
   double cost_of_save(std::int64_t step) const;
   void look_for_checkpoints();
+  void tell_of_lost_save(bool over);
   void end_of_attempt(const AttemptState& state);
   void fence();
   void trouble(const std::string& what, const Error& error);
@@ -498,6 +501,9 @@ void Supervisor::look_for_checkpoints() {
   checkpoints_at_ = Clock::now();
   const auto all = ckpt::list(o_.checkpoints);
   if (!all) return trouble("checkpoints", all.error());
+  std::int64_t newest = -1;
+  for (const auto& c : *all) newest = std::max(newest, c.problem.empty() ? c.step : -1);
+  seen_.saves_begun.complete(newest);
   for (auto c = all->rbegin(); c != all->rend(); ++c) {
     if (!c->problem.empty() || !checkpoints_seen_.insert(c->id).second) continue;
     GuardEvent e = event(EventKind::saved, c->id);
@@ -506,6 +512,11 @@ void Supervisor::look_for_checkpoints() {
     e.seconds = cost_of_save(c->step);
     hear(std::move(e));
   }
+}
+
+void Supervisor::tell_of_lost_save(bool over) {
+  const std::string text = seen_.saves_begun.lost(watched_s(), over);
+  if (!text.empty()) hear(event(EventKind::trouble, text));
 }
 
 // ---- nodes ----
@@ -600,6 +611,7 @@ void Supervisor::take_logs(LogNews news) {
     }
   }
   seen_.saves.insert(seen_.saves.end(), news.saves.begin(), news.saves.end());
+  for (const std::int64_t step : news.saves) seen_.saves_begun.begun(watched_s(), step, true);
   count_saves(false);
   if (news.grew) watch_.output(watched_);
   if (news.saving) watch_.saving(watched_);
@@ -656,6 +668,7 @@ void Supervisor::end_of_attempt(const AttemptState& state) {
   checkpoints_at_ = {};
   look_for_checkpoints();
   flush_progress(true);
+  if (state.exit_status == 0) tell_of_lost_save(true);
   // One loss that is not a number before it fails may be of what it fails for.
   const bool believed = state.exit_status == 0 || (s_.finding && s_.finding->restart == "auto-rollback");
   if (s_.phase == GuardPhase::running)
@@ -712,10 +725,13 @@ void Supervisor::attend() {
       furthest = std::max(furthest, b.step);
     }
     seen_.beats = seen_.beats || !beats.empty();
+    for (const Beat& b : beats)
+      if (b.phase == "save") seen_.saves_begun.begun(watched_s(), b.step, false);
     watch_.beats(watched_, beats);
   }
   look_for_checkpoints();
   flush_progress(false);
+  tell_of_lost_save(false);
   if (!here()) return;
   if (!state) {
     trouble("state of the attempt", state.error());
@@ -871,24 +887,6 @@ Result<GuardState> Supervisor::run() {
 }  // namespace
 
 std::string journal_path(const std::string& directory) { return directory + "/journal.jsonl"; }
-
-SharedRules guard_rules() {
-  return std::async(std::launch::async,
-                    [] {
-                      RuleSet set = built_in_rules().value();  // the tool's own: tests compile them
-                      Rule saving;
-                      saving.id = kSavingRule;
-                      saving.family = "guard";
-                      saving.role = Role::context;
-                      saving.kind = "saving";
-                      saving.pattern =
-                          "(?i:^\\W*(?:start(?:ed)? )?saving (?:\\w+ ){0,2}(?:checkpoint|state|weights|snapshot)\\b)";
-                      set.rules.push_back(std::move(saving));
-                      Notes notes;
-                      return Matcher::compile(set, notes).value();
-                    })
-      .share();
-}
 
 Result<GuardState> run_guard(const GuardOptions& options, JobRunner& runner, const SharedRules& rules,
                              const GuardHooks& hooks, Notes& notes) {
