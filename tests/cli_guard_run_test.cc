@@ -109,6 +109,8 @@ TEST(CliGuardRun, WhatEndsNothingIsReportedAndLeftAlone) {
     const Outcome o = job.run();
     expect_whole(job, o, expected);
     EXPECT_EQ(answer(o)["restarts"], 0) << fault << o.err;
+    const bool lost = o.err.find("never became complete") != std::string::npos;
+    EXPECT_EQ(lost, std::string(fault).starts_with("storage")) << o.err;
   }
 }
 
@@ -498,6 +500,12 @@ TEST(CliGuardRun, RefusedInOneLine) {
   config("[restart]\nsame_failure = 'go'\n", "is not one of stop, other-nodes");
   config("[progress]\nhang_factor = 0.5\n", "is not from 1 to 1e+06");
   config("[loss\n", "c.toml:1: not TOML");
+  const auto nodes = [&](const std::string& text, const std::string& part) {
+    write_text(dir.path / "c.toml", "[nodes]\n" + text);
+    refused("--config '" + (dir / "c.toml") + "' -- true", part);
+  };
+  nodes("needed = 5\n", "needed in [nodes]: 5 nodes needed, and there is this machine alone");
+  nodes("needed = 3\nnames = ['a', 'b']\n", "needed in [nodes]: 3 nodes needed, 2 named");
   refused("simulate --dry-run", "--state: not with simulate");
 }
 
@@ -509,6 +517,26 @@ TEST(CliGuardRun, ADirectoryWhoseJobIsDoneTakesNoOther) {
   const Outcome o = orrery(guard + "sleep 0");
   EXPECT_EQ(o.status, 2);
   EXPECT_NE(o.err.find("another job was guarded here, and it is done"), std::string::npos) << o.err;
+}
+
+TEST(CliGuardRun, AJobThatIsNotOverTakesNoOtherCommandAStoppedOneDoes) {
+  const TempDir dir;
+  const std::string guard = "guard --json --state '" + (dir / "s") + "' -- ";
+  shell("\"$orrery\" " + guard + "sh -c 'until [ -e " + (dir / "go") + " ]; do sleep 0.05; done; exit 3' & guard=$!; " +
+        "until grep -q '\"started\"' " + (dir / "s/journal.jsonl") + "; do sleep 0.05; done; kill -9 $guard");
+  const std::string before = read_file(dir / "s/journal.jsonl");
+  const Outcome o = orrery(guard + "true");
+  EXPECT_EQ(o.status, 2);
+  EXPECT_NE(o.err.find("has another command, and it is not over (take it up with that command, or name another"),
+            std::string::npos)
+      << o.err;
+  EXPECT_EQ(read_file(dir / "s/journal.jsonl"), before);
+  write_text(dir.path / "go", "");
+  EXPECT_EQ(orrery(guard + "sh -c 'until [ -e " + (dir / "go") + " ]; do sleep 0.05; done; exit 3'").status, 1);
+  const Outcome mended = orrery(guard + "true");  // the command that failed was mended
+  EXPECT_EQ(mended.status, 0);
+  EXPECT_NE(mended.err.find("started again by a person with another command"), std::string::npos) << mended.err;
+  EXPECT_EQ(orrery(guard + "true").status, 0) << "done, and this is its command";
 }
 
 TEST(CliGuardRun, AnAttemptOnAnotherMachineIsNotTakenForDead) {

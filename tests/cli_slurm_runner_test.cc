@@ -253,6 +253,40 @@ TEST_F(CliSlurmRunner, AKeeperThatIsSilentBesideALivingSlurmdIsNotLost) {
   EXPECT_TRUE(wait_for(60, [&] { return *r.fence(*handle); }));
 }
 
+TEST(SlurmAttempt, WhatSbatchRefusesIsFinalWhatPassesIsNot) {
+  const SlurmRunner r("/nowhere", "orrery", {});
+  const std::string sbatch = "sbatch --parsable --job-name=t --output=/dev/null";
+  AttemptSpec spec;
+  const auto final = [&](const std::string& what) { return r.is_final({what, sbatch, ""}, spec); };
+  for (const char* what : {
+           "Invalid --time specification",
+           "Invalid --mem specification",
+           "unrecognized option '--bogus=1'",
+           "Invalid numeric value \"x\" for --nodes.",
+           "Memory specification can not be satisfied",
+           "Batch job submission failed: Requested reservation is invalid",
+           "Batch job submission failed: Invalid partition name specified",
+           "Batch job submission failed: Requested node configuration is not available",
+           "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+           "QOSMaxCpuPerUserLimit",
+       })
+    EXPECT_TRUE(final(what)) << what;
+  for (const char* what :
+       {"AssocMaxSubmitJobLimit", "QOSMaxSubmitJobPerUserLimit",
+        "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time "
+        "limits)",
+        "Slurm temporarily unable to accept job, sleeping and retrying",
+        "Batch job submission failed: Required node not available (down, drained or reserved)",
+        "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "resolve_ctls_from_dns_srv: res_nsearch error: Unknown host", "exit status 1", "signal 9 (Killed)"})
+    EXPECT_FALSE(final(what)) << what;
+  EXPECT_FALSE(r.is_final({"did not end", sbatch, "is slurmctld well? scontrol ping tells"}, spec));
+  EXPECT_FALSE(r.is_final({"Invalid user", "squeue --noheader", ""}, spec));
+  EXPECT_FALSE(r.is_final({"no id of a job in its answer: x", "sbatch", ""}, spec));
+  spec.exclude = {"n1"};
+  EXPECT_FALSE(final("Batch job submission failed: Requested node configuration is not available"));
+}
+
 TEST_F(CliSlurmRunner, WhatWasNeverSubmittedNeverWillBe) {
   SlurmRunner r = runner("1");
   auto spec = spec_in(dir_, {"true"});

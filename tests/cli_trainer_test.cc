@@ -117,6 +117,8 @@ TEST(CliTrainer, AFullDiskOfOneRankHoldsUpNobody) {
   const Outcome o = train("--world 3 --steps 30 --quiet --fault storage@12:1 " + job.save + job.out, "timeout 120");
   EXPECT_EQ(o.status, 0) << o.out << o.err;  // 124: it waited for peer_timeout_s
   EXPECT_NE(o.out.find("rank 1 has ended and left no part of it"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("WARNING: checkpoint not saved: rank 1: "), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("No space left on device"), std::string::npos) << o.out;
   EXPECT_NE(o.out.find("6 saves, "), std::string::npos) << o.out;
   EXPECT_EQ(job.weights(), undisturbed(30));
 }

@@ -108,6 +108,29 @@ TEST(GuardAccount, ItsQueueIsDown) {
   EXPECT_DOUBLE_EQ(a.goodput(), 0.9) << "what it waited is not its own";
 }
 
+TEST(GuardAccount, WhatItWasSuspendedIsDown) {
+  GuardState s;
+  s.phase = GuardPhase::running;
+  s.began = 0;
+  s.now = 80 * kSecond;
+  s.attempts.push_back(attempt(1, 0, 10, 20, 80, 0, 0, 1, 31));
+  s.attempts[0].suspended = {{15 * kSecond, 18 * kSecond}, {40 * kSecond, 60 * kSecond}};
+  GuardAccount a = account(s, 80 * kSecond);
+  const auto down = [&] {
+    for (const LostTime& l : a.lost)
+      if (l.cause == "suspended") return l.down_s;
+    return 0.0;
+  };
+  EXPECT_DOUBLE_EQ(a.useful_s, 40);
+  EXPECT_DOUBLE_EQ(down(), 23);
+  EXPECT_DOUBLE_EQ(a.running_s, 47);
+  EXPECT_DOUBLE_EQ(a.attempts[0].to_first_step_s, 7);
+  s.attempts[0].suspended.emplace_back(85 * kSecond, 0);
+  a = account(s, 100 * kSecond);
+  EXPECT_DOUBLE_EQ(down(), 38) << "it still is";
+  EXPECT_DOUBLE_EQ(a.running_s, 52);
+}
+
 // From second 1000 on: 0 is "never".
 AttemptRecord later(std::int64_t number, std::int64_t asked, std::int64_t started, std::int64_t first,
                     std::int64_t last, std::int64_t noticed, std::int64_t fenced, std::int64_t first_step,
@@ -237,6 +260,8 @@ TEST(GuardAccount, AllTimeIsAccountedForInEveryState) {
       now += below(20) * kSecond / 4;
       GuardEvent e;
       e.kind = static_cast<EventKind>(1 + below(static_cast<int>(EventKind::tick)));
+      if (below(8) == 0) e.kind = EventKind::suspended;
+      e.first = e.kind == EventKind::suspended && below(2) == 0;
       // Often what the state waits for, else it gets nowhere.
       if (below(2) == 0) {
         switch (s.phase) {

@@ -25,6 +25,7 @@ class Played final : public JobRunner {
     AttemptState s;
     if (++polls <= queued) return s;
     s.phase = signalled ? AttemptPhase::ended : AttemptPhase::running;
+    s.waits = !signalled && polls > suspended_from && polls <= suspended_to;
     if (signalled) s.exit_status = 0;
     s.nodes = {"n1"};
     return s;
@@ -39,8 +40,9 @@ class Played final : public JobRunner {
   Status drain(const std::string&, const std::string&) override { return {}; }
   Result<std::string> stacks(const std::string&, double) override { return fail("none"); }
 
-  int starts = 0, polls = 0, queued = 0, signals = 0, refused = 0;
+  int starts = 0, polls = 0, queued = 0, signals = 0, refused = 0, suspended_from = 0, suspended_to = 0;
   bool signalled = false;
+  std::vector<std::string> notices;
 };
 
 Result<GuardState> guarded(Played& runner, const std::string& state, int stop_after) {
@@ -51,6 +53,9 @@ Result<GuardState> guarded(Played& runner, const std::string& state, int stop_af
   o.policy.save_wait_s = 30;
   Notes notes;
   GuardHooks hooks;
+  hooks.told = [&](const GuardEvent& e, const Decision& d, const GuardState&) {
+    if (e.kind == EventKind::suspended) runner.notices.push_back(d.kind + ": " + d.text);
+  };
   hooks.stops_asked = [&] { return runner.polls > stop_after ? 1 : 0; };
   return run_guard(o, runner, guard_rules(), hooks, notes);
 }
@@ -77,6 +82,24 @@ TEST(GuardLoop, WhatAnAttemptWaitedInItsQueueIsNotItsOwn) {
   EXPECT_EQ(a.nodes, std::vector<std::string>{"n1"});
   double down_s = 0;
   for (const LostTime& l : account(*s, s->now).lost) down_s += l.down_s;
+  EXPECT_GE(down_s, 0.3);
+}
+
+TEST(GuardLoop, ThatItIsSuspendedIsToldAndIsDown) {
+  const test::ScratchDir dir;
+  Played runner;
+  runner.suspended_from = 10;
+  runner.suspended_to = 50;
+  const auto s = guarded(runner, dir / "s", 60);
+  ASSERT_TRUE(s) << s.error().line();
+  ASSERT_EQ(runner.notices.size(), 2u);
+  EXPECT_NE(runner.notices[0].find("notice: the scheduler has suspended it"), std::string::npos) << runner.notices[0];
+  EXPECT_EQ(runner.notices[1], "notice: the scheduler lets it go on");
+  const AttemptRecord& a = s->attempts[0];
+  ASSERT_EQ(a.suspended.size(), 1u);
+  EXPECT_GE(a.suspended[0].second - a.suspended[0].first, 300'000'000) << "40 looks of 10 ms";
+  double down_s = 0;
+  for (const LostTime& l : account(*s, s->now).lost) down_s += l.cause == "suspended" ? l.down_s : 0;
   EXPECT_GE(down_s, 0.3);
 }
 

@@ -22,6 +22,7 @@
 #include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
@@ -132,6 +133,7 @@ class Trainer {
   Step step(std::int64_t number);
   void update(std::int64_t number, std::span<const double> gradient);
   void save(std::int64_t done, ckpt::Slot slot);
+  void tell_of_lost_saves();
   void finish();
 
   const Settings& s_;
@@ -148,6 +150,7 @@ class Trainer {
   std::optional<ckpt::Writer> writer_;
   Clock::time_point last_save_ = Clock::now();
   std::int64_t nan_iterations_ = 0, skipped_iterations_ = 0;
+  std::uint64_t lost_saves_ = 0;
 };
 
 void Trainer::open_checkpoints() {
@@ -331,9 +334,19 @@ void Trainer::save(std::int64_t done, ckpt::Slot slot) {
   if (const auto ok = writer_->wait(0.8 * s_.timeout_s); !ok) print("WARNING: " + ok.error().line());
 }
 
+// Each rank of its own parts: the others can only tell that they never came.
+void Trainer::tell_of_lost_saves() {
+  if (!writer_) return;
+  const ckpt::Stats s = writer_->stats();
+  if (s.failed + s.abandoned == std::exchange(lost_saves_, s.failed + s.abandoned)) return;
+  std::printf("WARNING: checkpoint not saved: rank %d: %s\n", rank_, s.last_error.c_str());
+  std::fflush(stdout);
+}
+
 void Trainer::finish() {
   if (writer_) {
     const auto ok = writer_->close();
+    tell_of_lost_saves();
     const ckpt::Stats s = writer_->stats();
     if (!ok) print("WARNING: checkpoint not saved: " + ok.error().line());
     if (rank_ == 0 && s.saves > 0) {
@@ -385,6 +398,7 @@ int Trainer::run() {
         save(done_, ckpt::Slot::snapshot);
       }
     }
+    tell_of_lost_saves();
     const double ms = ms_since(start);
     times.push_back(ms);
     if (rank_ == 0 && !s_.quiet && (done_ % s_.log_interval == 0 || last)) {  // as Megatron-LM writes it

@@ -17,7 +17,9 @@ std::string joined(const std::vector<std::string>& lines, const char* between) {
 }
 
 std::string state_name(const GuardState& s) {
-  return std::string(s.phase == GuardPhase::stopped ? name_of(s.outcome) : name_of(s.phase));
+  if (s.phase == GuardPhase::stopped) return std::string(name_of(s.outcome));
+  if (s.phase == GuardPhase::running && s.attempts.back().is_suspended()) return "suspended";
+  return std::string(name_of(s.phase));
 }
 
 Section head(const GuardStory& story) {

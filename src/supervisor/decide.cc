@@ -85,6 +85,8 @@ class Decider {
         return queued();
       case EventKind::trouble:
         return say("notice", e_.text);
+      case EventKind::suspended:
+        return suspended();
     }
   }
 
@@ -139,7 +141,8 @@ class Decider {
     s_.restart_times.clear();
     s_.excluded.clear();
     s_.avoid.clear();
-    say("resume", "started again by a person: budgets begin anew");
+    say("resume",
+        fmt::format("started again by a person{}{}: budgets begin anew", e_.text.empty() ? "" : " ", e_.text));
     make_ready();
   }
 
@@ -265,6 +268,21 @@ class Decider {
 
   void queued() {
     if (live() && tell_once("queued " + e_.text)) say("notice", "it waits in the queue: " + e_.text);
+  }
+
+  void suspended() {
+    if (!live() || e_.first == record().is_suspended()) return;
+    if (!e_.first) {
+      end_suspension();
+      return say("notice", "the scheduler lets it go on");
+    }
+    auto& all = record().suspended;
+    all.emplace_back(all.empty() ? e_.at : std::max(e_.at, all.back().second), 0);
+    say("notice", "the scheduler has suspended it: nothing of it can move until it is resumed");
+  }
+
+  void end_suspension() {
+    if (record().is_suspended()) record().suspended.back().second = std::max(e_.at, record().suspended.back().first);
   }
 
   bool tell_once(const std::string& what) {
@@ -459,6 +477,7 @@ class Decider {
     AttemptRecord& r = record();
     if (r.ended == 0) r.ended = e_.at;
     if (r.noticed == 0) r.noticed = e_.at;
+    end_suspension();
     if (!e_.state->nodes.empty()) r.nodes = e_.state->nodes;
     if (!live() && s_.phase != GuardPhase::dumping) return;
     // While it saved because Slurm had told it to: it was a person who ended it.

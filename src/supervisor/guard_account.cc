@@ -20,12 +20,23 @@ LostTime& of(std::vector<LostTime>& all, std::string_view cause) {
   return all.back();
 }
 
+// In which the scheduler held it still.
+double suspended(const AttemptRecord& a, Ns from, Ns to) {
+  double sum = 0;
+  for (const auto& [begin, end] : a.suspended) sum += seconds(std::max(from, begin), end == 0 ? to : std::min(to, end));
+  return sum;
+}
+
 // Goes through time once: nothing is counted twice, whatever order the state's times are in.
 struct Cursor {
   Ns at = 0, end = 0;
+  const AttemptRecord* attempt = nullptr;  // of which time in suspension is not passed, but goes here:
+  double suspended_s = 0;
   double to(Ns when) {
     const Ns next = std::clamp(when, at, end);
-    const double passed = seconds(at, next);
+    const double still = attempt != nullptr ? std::min(suspended(*attempt, at, next), seconds(at, next)) : 0;
+    const double passed = seconds(at, next) - still;
+    suspended_s += still;
     at = next;
     return passed;
   }
@@ -61,9 +72,10 @@ Trained trained_of(const GuardState& s, const AttemptRecord& a) {
   const std::int64_t missing = base >= 0 ? t.first_step - base - 1 : 0;
   if (missing <= 0) return t;
   const std::int64_t steps = t.last_step - t.first_step;
-  const double there = seconds(a.started, t.first);
-  const double each =
-      steps > 0 ? seconds(t.first, t.last) / static_cast<double>(steps) : there / static_cast<double>(missing + 1);
+  const double there = seconds(a.started, t.first) - suspended(a, a.started, t.first);
+  const double each = steps > 0
+                          ? (seconds(t.first, t.last) - suspended(a, t.first, t.last)) / static_cast<double>(steps)
+                          : there / static_cast<double>(missing + 1);
   const double needed = each * static_cast<double>(missing);
   if (needed > kFits * there) return t;  // it began with something else
   t.first_step = base + 1;
@@ -105,6 +117,8 @@ GuardAccount account(const GuardState& s, Ns now) {
     AttemptTime& time = out.attempts.back();
     ++out.restarts;
     of(out.lost, before).down_s += cursor.to(a.started);
+    cursor.attempt = &a;
+    cursor.suspended_s = 0;
     const bool last = i + 1 == s.attempts.size();
     const Ns begin = cursor.at, dead = a.fenced != 0 ? a.fenced : last ? cursor.end : a.ended;
     const Failure* failure = a.fenced != 0 ? &a.failure : last && a.noticed != 0 && s.failure ? &*s.failure : nullptr;
@@ -118,7 +132,7 @@ GuardAccount account(const GuardState& s, Ns now) {
       const Trained t = trained_of(s, a);
       of(out.lost, before).starting_s += cursor.to(std::min(t.first, dead));
       time.first_step = t.first_step;
-      time.to_first_step_s = seconds(begin, cursor.at);
+      time.to_first_step_s = seconds(begin, cursor.at) - cursor.suspended_s;
       const double trained = cursor.to(std::min(t.last, dead));
       const double again = trained * again_share(s, i, t);
       out.useful_s += trained - again;
@@ -128,7 +142,9 @@ GuardAccount account(const GuardState& s, Ns now) {
     }
     of(out.lost, own).ending_s += cursor.to(dead);
     if (failure != nullptr && !done) ++of(out.lost, own).failures;
-    time.ran_s = seconds(begin, cursor.at);
+    time.ran_s = seconds(begin, cursor.at) - cursor.suspended_s;
+    if (cursor.suspended_s > 0) of(out.lost, "suspended").down_s += cursor.suspended_s;
+    cursor.attempt = nullptr;
     out.running_s += time.ran_s;
     before = own;
   }

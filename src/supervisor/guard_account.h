@@ -18,12 +18,13 @@ namespace orrery {
 inline constexpr std::string_view kSinceLastStep = "since the last step";
 
 struct LostTime {
-  std::string cause;  // "NCCL Timeout Error", "hang", "preemption"; "start" of the first attempt; "done": its end
+  // "NCCL Timeout Error", "hang", "preemption"; "start" of the first attempt; "done": its end; "suspended"
+  std::string cause;
   std::int64_t failures = 0;
   double work_s = 0;      // steps that had to be done again
   double noticing_s = 0;  // from the last step until it was known that something is wrong
   double ending_s = 0;    // from then until all of it was dead; of a job that is done: from its last step
-  double down_s = 0;      // until another attempt ran: testing, waiting
+  double down_s = 0;      // until another attempt ran: testing, waiting; "suspended": until it was resumed
   double starting_s = 0;  // of that attempt, until its first step
   double all_s() const { return work_s + noticing_s + ending_s + down_s + starting_s; }
 };
@@ -31,7 +32,7 @@ struct LostTime {
 struct AttemptTime {
   std::int64_t first_step = -1;  // where the checkpoint that it began with is known: the one after it
   double to_first_step_s = -1;   // below 0 = none yet
-  double ran_s = 0;              // until all of it was dead, or now
+  double ran_s = 0;              // until all of it was dead, or now; without what it was suspended
 };
 
 struct GuardAccount {

@@ -197,8 +197,8 @@ Result<GuardEvent> event_of(const Json& v) {
   try {
     const std::string kind = v.at("kind").get<std::string>();
     int k = 0;
-    while (k <= static_cast<int>(EventKind::trouble) && name_of(static_cast<EventKind>(k)) != kind) ++k;
-    if (k > static_cast<int>(EventKind::trouble)) return fail("an event of a kind that is not known: " + kind);
+    while (k <= static_cast<int>(EventKind::suspended) && name_of(static_cast<EventKind>(k)) != kind) ++k;
+    if (k > static_cast<int>(EventKind::suspended)) return fail("an event of a kind that is not known: " + kind);
     e.kind = static_cast<EventKind>(k);
     e.at = v.at("at").get<Ns>();
     In in(v);

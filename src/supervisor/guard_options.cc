@@ -268,6 +268,9 @@ Status check_options(const GuardOptions& o) {
       return fail("not NAME=VALUE: " + line, "environment in [job]");
   if (o.policy.needed_nodes > static_cast<std::int64_t>(o.nodes.size()) && !o.nodes.empty())
     return fail(fmt::format("{} nodes needed, {} named", o.policy.needed_nodes, o.nodes.size()), "needed in [nodes]");
+  if (o.policy.needed_nodes > 1 && o.nodes.empty() && !o.slurm.used)
+    return fail(fmt::format("{} nodes needed, and there is this machine alone", o.policy.needed_nodes),
+                "needed in [nodes]", "name them (names in [nodes]), or --slurm");
   if (!o.webhook.empty()) return check_webhook_url(o.webhook);
   return {};
 }

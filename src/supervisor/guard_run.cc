@@ -62,6 +62,14 @@ std::string command_sum(const std::vector<std::string>& words) {
   return fmt::format("{:08x}", ckpt::crc32c(all.data(), all.size()));
 }
 
+// Of whoever guarded it last: a person may have mended the command of a job that was stopped.
+std::string last_command(const std::vector<JournalEntry>& entries) {
+  for (auto e = entries.rbegin(); e != entries.rend(); ++e)
+    if ((e->event.kind == EventKind::begin || e->event.kind == EventKind::resumed) && !e->event.handle.empty())
+      return e->event.handle;
+  return "";
+}
+
 GuardEvent event(EventKind kind, std::string text = {}) {
   GuardEvent e;
   e.kind = kind;
@@ -98,6 +106,7 @@ struct Seen {
   double loss = 0;
   std::vector<std::pair<std::int64_t, double>> step_seconds;  // recent ones: what a save cost
   std::vector<std::int64_t> saves;                            // that its logs tell of, not counted yet
+  SavesBegun saves_begun;
   bool finding_failed = false;
   std::vector<std::string> nodes;  // it runs on
   std::string queued_for;          // why it is in a queue; "" = it is not
@@ -125,6 +134,7 @@ class Supervisor {
   // Unix time that never jumps: the clock of the machine may be set while the supervisor runs, or between two.
   Ns now() const { return wall_ + std::chrono::nanoseconds(Clock::now() - steady_).count(); }
 
+  double watched_s() const { return static_cast<double>(watched_) * 1e-9; }
   double clock_s() const { return std::chrono::duration<double>(Clock::now() - steady_).count(); }
 
   void hear(GuardEvent e);
@@ -143,6 +153,7 @@ class Supervisor {
   void tell_of_node(const std::string& node, const std::string& what);
   void look_for_resumed_nodes();
   void tell_why_queued(const AttemptState& state);
+  void tell_suspended(bool is);
   std::vector<std::string> usable_nodes(std::vector<NodeReport>& reports, std::string& told);
 
   void look();    // once around
@@ -154,6 +165,7 @@ class Supervisor {
   void count_saves(bool all);
   double cost_of_save(std::int64_t step) const;
   void look_for_checkpoints();
+  void tell_of_lost_save(bool over);
   void end_of_attempt(const AttemptState& state);
   void fence();
   void trouble(const std::string& what, const Error& error);
@@ -490,6 +502,9 @@ void Supervisor::look_for_checkpoints() {
   checkpoints_at_ = Clock::now();
   const auto all = ckpt::list(o_.checkpoints);
   if (!all) return trouble("checkpoints", all.error());
+  std::int64_t newest = -1;
+  for (const auto& c : *all) newest = std::max(newest, c.problem.empty() ? c.step : -1);
+  seen_.saves_begun.complete(newest);
   for (auto c = all->rbegin(); c != all->rend(); ++c) {
     if (!c->problem.empty() || !checkpoints_seen_.insert(c->id).second) continue;
     GuardEvent e = event(EventKind::saved, c->id);
@@ -498,6 +513,11 @@ void Supervisor::look_for_checkpoints() {
     e.seconds = cost_of_save(c->step);
     hear(std::move(e));
   }
+}
+
+void Supervisor::tell_of_lost_save(bool over) {
+  const std::string text = seen_.saves_begun.lost(watched_s(), over);
+  if (!text.empty()) hear(event(EventKind::trouble, text));
 }
 
 // ---- nodes ----
@@ -592,6 +612,7 @@ void Supervisor::take_logs(LogNews news) {
     }
   }
   seen_.saves.insert(seen_.saves.end(), news.saves.begin(), news.saves.end());
+  for (const std::int64_t step : news.saves) seen_.saves_begun.begun(watched_s(), step, true);
   count_saves(false);
   if (news.grew) watch_.output(watched_);
   if (news.saving) watch_.saving(watched_);
@@ -648,6 +669,7 @@ void Supervisor::end_of_attempt(const AttemptState& state) {
   checkpoints_at_ = {};
   look_for_checkpoints();
   flush_progress(true);
+  if (state.exit_status == 0) tell_of_lost_save(true);
   // One loss that is not a number before it fails may be of what it fails for.
   const bool believed = state.exit_status == 0 || (s_.finding && s_.finding->restart == "auto-rollback");
   if (s_.phase == GuardPhase::running)
@@ -677,6 +699,15 @@ void Supervisor::tell_why_queued(const AttemptState& state) {
   hear(std::move(e));
 }
 
+void Supervisor::tell_suspended(bool is) {
+  if (s_.attempts.back().is_suspended() == is) return;
+  flush_progress(true);
+  GuardEvent e = event(EventKind::suspended);
+  e.attempt = s_.attempt;
+  e.first = is;
+  hear(std::move(e));
+}
+
 void Supervisor::attend() {
   if (seen_.attempt != s_.attempt || !seen_.logs) begin_seeing();
   const std::int64_t attempt = s_.attempt;
@@ -695,15 +726,19 @@ void Supervisor::attend() {
       furthest = std::max(furthest, b.step);
     }
     seen_.beats = seen_.beats || !beats.empty();
+    for (const Beat& b : beats)
+      if (b.phase == "save") seen_.saves_begun.begun(watched_s(), b.step, false);
     watch_.beats(watched_, beats);
   }
   look_for_checkpoints();
   flush_progress(false);
+  tell_of_lost_save(false);
   if (!here()) return;
   if (!state) {
     trouble("state of the attempt", state.error());
   } else {
     seen_.waits = state->waits;
+    if (state->phase == AttemptPhase::running) tell_suspended(state->waits);
     if (!state->nodes.empty()) seen_.nodes = state->nodes;
     const bool ending = state->phase == AttemptPhase::ending;
     if (ending && !seen_.ending_since) seen_.ending_since = Clock::now();
@@ -816,10 +851,15 @@ Result<GuardState> Supervisor::run() {
   ahead_ = std::max<Ns>(0, s_.now - now());
   wall_ += ahead_;
   const std::string command = command_sum(o_.command);
+  const std::string before = last_command(known->entries);
+  const bool other = !before.empty() && before != command;
   if (s_.outcome == GuardOutcome::done) {
-    if (known->entries.front().event.handle == command) return s_;
+    if (!other) return s_;
     return fail("another job was guarded here, and it is done", directory_, "this one needs another --state");
   }
+  if (other && s_.phase != GuardPhase::stopped && s_.phase != GuardPhase::nothing)
+    return fail("the job that is guarded here has another command, and it is not over", directory_,
+                "take it up with that command, or name another --state");
   auto journal = Journal::open(journal_path(directory_), *known);
   if (!journal) return tl::unexpected(journal.error());
   journal_.emplace(std::move(*journal));
@@ -833,10 +873,9 @@ Result<GuardState> Supervisor::run() {
   GuardEvent first = known->entries.empty() ? event(EventKind::begin, random_token()) : event(EventKind::resumed);
   first.policy = o_.policy;
   first.policy->knows_checkpoints = !o_.checkpoints.empty();
-  if (first.kind == EventKind::begin) {
-    first.node = o_.name;
-    first.handle = command;
-  }
+  first.handle = command;
+  if (first.kind == EventKind::begin) first.node = o_.name;
+  if (first.kind == EventKind::resumed && other) first.text = "with another command";
   hear(std::move(first));
   while (!broken_ && s_.phase != GuardPhase::stopped) {
     look();
@@ -850,24 +889,6 @@ Result<GuardState> Supervisor::run() {
 }  // namespace
 
 std::string journal_path(const std::string& directory) { return directory + "/journal.jsonl"; }
-
-SharedRules guard_rules() {
-  return std::async(std::launch::async,
-                    [] {
-                      RuleSet set = built_in_rules().value();  // the tool's own: tests compile them
-                      Rule saving;
-                      saving.id = kSavingRule;
-                      saving.family = "guard";
-                      saving.role = Role::context;
-                      saving.kind = "saving";
-                      saving.pattern =
-                          "(?i:^\\W*(?:start(?:ed)? )?saving (?:\\w+ ){0,2}(?:checkpoint|state|weights|snapshot)\\b)";
-                      set.rules.push_back(std::move(saving));
-                      Notes notes;
-                      return Matcher::compile(set, notes).value();
-                    })
-      .share();
-}
 
 Result<GuardState> run_guard(const GuardOptions& options, JobRunner& runner, const SharedRules& rules,
                              const GuardHooks& hooks, Notes& notes) {

@@ -14,11 +14,11 @@ std::string_view nth(const std::array<std::string_view, N>& names, E value) {
 }  // namespace
 
 std::string_view name_of(EventKind kind) {
-  static constexpr std::array<std::string_view, 22> names{
+  static constexpr std::array<std::string_view, 23> names{
       "begin",      "resumed",  "started",     "not_started", "progress",    "finding",
       "lost",       "bad_loss", "no_progress", "straggler",   "preemption",  "time_limit_near",
       "ended",      "stacks",   "fenced",      "nodes",       "checkpoints", "saved",
-      "stop_asked", "tick",     "queued",      "trouble"};
+      "stop_asked", "tick",     "queued",      "trouble",     "suspended"};
   return nth(names, kind);
 }
 

@@ -42,7 +42,7 @@ struct GuardPolicy {
 
 enum class EventKind : std::uint8_t {
   begin,            // a new job: policy, text = begin of tokens, node = its name, handle = its command
-  resumed,          // a supervisor took over, where another one died or was stopped: policy
+  resumed,          // a supervisor took over, where another one died or was stopped: policy, handle = the command, text
   started,          // handle, state; `first`: it waits in a queue, and comes again when it has begun
   not_started,      // the runner knows that the attempt was not started: text says why; `fatal` = it never can be
   progress,         // step (and loss), moved on; `first` of an attempt
@@ -62,7 +62,8 @@ enum class EventKind : std::uint8_t {
   stop_asked,  // by a person or the system: text; the second time: at once
   tick,        // time passes
   queued,      // it waits for the scheduler: text = why, in its words
-  trouble      // what has been tried in vain for a while: text
+  trouble,     // what has been tried in vain for a while: text
+  suspended    // the scheduler holds it still (`first`), or lets it go on
 };
 
 // What diagnose says of the attempt's logs so far, in few words.
@@ -187,8 +188,10 @@ struct AttemptRecord {
   bool rollback = false;
   Ns asked = 0, started = 0, first_progress = 0, last_progress = 0, noticed = 0, ended = 0, fenced = 0;
   std::int64_t first_step = -1, last_step = -1;
+  std::vector<std::pair<Ns, Ns>> suspended;  // by the scheduler: from, to (0 = it still is); one after the other
   std::vector<std::string> nodes;
   Failure failure;  // kind none and ended > 0: it was the last, and done
+  bool is_suspended() const { return !suspended.empty() && suspended.back().second == 0; }
 };
 
 struct SaveRecord {

@@ -18,6 +18,7 @@
 #include "base/byte_source.h"
 #include "base/number_text.h"
 #include "base/text_match.h"
+#include "slurm/command.h"
 #include "slurm/host_list.h"
 #include "supervisor/group_runs.h"
 #include "supervisor/keeper.h"
@@ -168,14 +169,21 @@ std::string SlurmRunner::nodes_wanted(const AttemptSpec& spec) const {
   return fmt::format("{}-{}", std::clamp(free, least, most), most);
 }
 
+// What sbatch refuses in its own words is final, but for what passes by itself.
 bool SlurmRunner::is_final(const Error& error, const AttemptSpec& spec) const {
-  if (has_any(error.what,
-              {"nvalid partition", "nvalid account", "nvalid qos", "nvalid feature", "nvalid generic resource",
-               "nvalid node count", "Node count specification invalid", "nvalid node name", "unrecognized option",
-               "unknown option", "nvalid time limit", "requires an argument"}))
-    return true;
+  // Of another command, killed or without an answer, a controller that is away (its advice tells so): it was not
+  // refused.
+  if (error.where.rfind("sbatch -", 0) != 0 || !error.advice.empty() || slurm::is_unreachable(error.what)) return false;
+  if (error.what.rfind("exit status ", 0) == 0 || error.what.rfind("signal ", 0) == 0) return false;
   // Where nodes are left out, one may come back.
-  return spec.exclude.empty() && has_any(error.what, {"Requested node configuration is not available"});
+  if (!spec.exclude.empty() && has_any(error.what, {"Requested node configuration is not available"})) return false;
+  return !has_any(error.what, {"SubmitJob",  // AssocMaxSubmitJobLimit and others: so many at once
+                               "Job violates accounting/QOS policy", "temporarily", "ry again", "job queue full",
+                               "equested nodes are busy", "Required node not available",
+                               "Required partition not available", "not usable now", "presently disabled",
+                               "mmediate execution impossible", "I/O error writing script/output", "unge ", "MUNGE",
+                               "authentication credential", "Unable to connect to database", "fetch_config",
+                               "resolve_ctls_from_dns_srv", "configuration source"});
 }
 
 Result<std::optional<std::string>> SlurmRunner::find(const AttemptSpec& spec) {

@@ -1,5 +1,9 @@
 // What is tried again and again. Pure: time is given, in seconds of any clock.
 #pragma once
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -58,6 +62,50 @@ class DrainsOwed {
     double since_s = 0, tried_s = 0;
   };
   std::map<std::string, Owed> owed_;
+};
+
+// Saves of an attempt that led to no complete checkpoint: told once until one does. A save counts as lost once the next
+// one has begun and nothing has become complete for a while after that.
+class SavesBegun {
+ public:
+  void begun(double now_s, std::int64_t step, bool in_logs) {
+    // Heartbeats may count steps otherwise: where logs tell of saves, they alone do.
+    if (!in_logs && in_logs_) return;
+    if (in_logs && !in_logs_) waiting_ = last_ = -1;
+    in_logs_ = in_logs;
+    if (step <= std::max(last_, complete_.value_or(-1))) return;
+    last_ = step;
+    if (waiting_ < 0) {
+      waiting_ = step;
+      next_s_.reset();
+    } else if (!next_s_) {
+      next_s_ = now_s;
+    }
+  }
+  // The iteration of the newest complete checkpoint; -1 = there is none.
+  void complete(std::int64_t newest) {
+    if (complete_ && newest > *complete_) told_ = false;
+    complete_ = newest;
+    if (waiting_ < 0 || newest < waiting_) return;
+    waiting_ = last_ > newest ? last_ : -1;
+    next_s_.reset();
+  }
+  // What is to be told; `over`: the job has ended, no save is under way.
+  std::string lost(double now_s, bool over) {
+    const bool late = over || (next_s_ && now_s - *next_s_ >= kGrace_s);
+    if (told_ || waiting_ < 0 || !complete_ || !late) return {};
+    told_ = true;
+    return fmt::format("the checkpoint of iteration {} never became complete: {}", waiting_,
+                       *complete_ < 0 ? "none is" : fmt::format("the newest is of {}", *complete_));
+  }
+
+  static constexpr double kGrace_s = 5;
+
+ private:
+  bool in_logs_ = false, told_ = false;
+  std::int64_t waiting_ = -1, last_ = -1;  // the first that is not complete, and the last that was begun
+  std::optional<double> next_s_;           // when the one after it was begun
+  std::optional<std::int64_t> complete_;   // as far as known
 };
 
 }  // namespace orrery
