@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "base/text_match.h"
@@ -29,8 +30,9 @@ std::string plain(const std::string& reason) {
   return text.empty() ? "no reason given" : text;
 }
 
+// `is_so`: whether a refusal may be left at that.
 Status set_state(const std::vector<std::string>& names, const std::string& state, const std::string& reason,
-                 const Terms& terms) {
+                 const Terms& terms, const std::function<bool()>& is_so = {}) {
   const auto list = list_of(names);
   if (!list) return tl::unexpected(list.error());
   std::vector<std::string> argv = {"scontrol", "update", "nodename=" + *list, "state=" + state};
@@ -41,7 +43,9 @@ Status set_state(const std::vector<std::string>& names, const std::string& state
     if (!said) return tl::unexpected(said.error());
     if (said->exit.good()) return {};
     // A node whose job is just ending refuses what it takes a second later.
-    if (!has(said->errors, "Invalid node state") || Clock::now() > end) return tl::unexpected(refused(argv, *said));
+    const bool between = has(said->errors, "Invalid node state");
+    if (between && is_so && is_so()) return {};
+    if (!between || Clock::now() > end) return tl::unexpected(refused(argv, *said));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
 }
@@ -74,18 +78,11 @@ Status set_down(const std::vector<std::string>& names, const std::string& reason
 }
 
 Status resume(const std::vector<std::string>& names, const Terms& terms) {
-  const auto end = Clock::now() + std::chrono::duration<double>(terms.settle_s);
-  Terms once = terms;
-  once.settle_s = 0;
-  for (;;) {
-    const Status ok = set_state(names, "resume", "", once);
-    if (ok || !has(ok.error().what, "Invalid node state")) return ok;
-    // So Slurm also calls it to resume a node that came back by itself.
+  // Slurm also calls it an invalid state to resume a node that came back by itself.
+  return set_state(names, "resume", "", terms, [&] {
     const auto now = nodes(names, terms);
-    if (now && std::all_of(now->begin(), now->end(), [](const Node& n) { return n.usable(); })) return {};
-    if (Clock::now() > end) return ok;
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  }
+    return now && std::all_of(now->begin(), now->end(), [](const Node& n) { return n.usable(); });
+  });
 }
 
 }  // namespace orrery::slurm
