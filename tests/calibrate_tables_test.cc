@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "facts/library.h"
+#include "serving/job.h"
 
 namespace orrery {
 namespace {
@@ -69,6 +70,38 @@ TEST(CpuEstimate, WhatIssuesAlsoComputes) {
   EXPECT_GT(more, 10'000 * 100);
   costs.operator_ns += 10'000;
   EXPECT_NEAR(step_of(job, costs) - e.iteration_ns, 2 * more, 1e-6 * more);
+}
+
+// What PyTorch does on a CPU without bf16 instructions: its own loops, slower than fp32 and hardly known beforehand.
+TEST(CpuEstimate, SixteenBitsWithoutAUnitAreEmulated) {
+  EstimateJob job = small_llama(2, 128);
+  const double fp32 = step_of(job, costs_of(job));
+  const auto doubt = [](const EstimateJob& j) {
+    EstimateScratch scratch;
+    return estimate(j, costs_of(j), scratch).relative_error;
+  };
+  const double fp32_doubt = doubt(job);
+  for (const Precision p : {Precision::bf16, Precision::fp16}) {
+    job.precision = p;
+    job.platform.gpu.bf16_tflops = job.platform.gpu.fp16_tflops = 0.2;
+    EXPECT_FALSE(costs_of(job).emulated);
+    EXPECT_LT(step_of(job, costs_of(job)), fp32);
+    job.platform.gpu.bf16_tflops = job.platform.gpu.fp16_tflops = 0;
+    ASSERT_TRUE(check(job)) << check(job).error().line();
+    EXPECT_TRUE(costs_of(job).emulated);
+    EXPECT_GT(step_of(job, costs_of(job)), 3 * fp32);
+    EXPECT_GT(doubt(job), 3 * fp32_doubt);
+  }
+  job.platform.gpu.arch = "volta";
+  job.precision = Precision::bf16;
+  EXPECT_FALSE(check(job)) << "of GPUs nothing is known";
+  ServeJob serve;
+  serve.model = job.model, serve.platform = made_platform();
+  EXPECT_TRUE(check(serve)) << check(serve).error().line();
+  serve.platform.gpu.bf16_tflops = 0;
+  EXPECT_FALSE(check(serve));
+  serve.precision = Precision::fp32;
+  EXPECT_TRUE(check(serve)) << check(serve).error().line();
 }
 
 TEST(CpuEstimate, MemoryIsThatOfAProcess) {
@@ -176,6 +209,47 @@ TEST(FitSteps, ThreeStepsTellTheOthers) {
   }
   EXPECT_LT(off / static_cast<double>(samples.size()), 0.08);
   EXPECT_GT(before / static_cast<double>(samples.size()), 0.2);
+}
+
+// Loops that are slow by how operands lie: recomputation repeats the forward pass, adapters leave out the weights'
+// gradients, so that what fits one kind of step is wrong for the others unless layouts are told apart.
+TEST(FitSteps, EmulatedProductsByLayout) {
+  StepFactors hidden;
+  hidden.emulated = {2, 0.5, 1.5}, hidden.knows_emulated = true;
+  std::vector<CalibrationStep> samples;
+  std::vector<JobCosts> costs;
+  for (const std::int64_t batch : {2, 4})
+    for (const bool recomputes : {false, true})
+      for (const Method method : {Method::full, Method::lora}) {
+        CalibrationStep s;
+        s.job = small_llama(batch, 128);
+        s.job.platform.gpu.bf16_tflops = 0;
+        s.job.precision = Precision::bf16;
+        s.job.method = method, s.job.finetune = true;
+        if (recomputes) s.job.recompute = Recompute::full;
+        costs.push_back(costs_of(s.job));
+        JobCosts slow = costs.back();
+        hidden.apply(slow);
+        s.ns = step_of(s.job, slow);
+        s.held_out = samples.size() > 2;
+        samples.push_back(s);
+      }
+  const auto f = fit_steps(samples, costs);
+  ASSERT_TRUE(f) << f.error().line();
+  EXPECT_GT(f->emulated[0], 1.4);
+  EXPECT_LT(f->emulated[1], 0.7);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    JobCosts now = costs[i];
+    f->apply(now);
+    EXPECT_NEAR(step_of(samples[i].job, now) / samples[i].ns, 1, 0.05) << i;
+  }
+  // Of other precisions those factors say nothing.
+  EstimateJob fp32 = small_llama(2, 128);
+  StepFactors alone;
+  alone.emulated = f->emulated, alone.knows_emulated = true;
+  JobCosts now = costs_of(fp32);
+  alone.apply(now);
+  EXPECT_EQ(step_of(fp32, now), step_of(fp32, costs_of(fp32)));
 }
 
 TEST(FitSteps, StepsThatAreAsTheLawsSayMoveNothing) {

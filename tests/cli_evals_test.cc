@@ -152,6 +152,8 @@ TEST(CliEvals, RefusedInOneLine) {
   refused("plan", "evals: needs plan|run|simulate CONFIG.toml (see orrery help evals)");
   refused("watch samples/evals.toml", "evals: not known: watch (plan, run or simulate)");
   refused("plan samples/evals.toml --nodes 0", "--nodes: not a whole number from 1 to 10000: 0");
+  refused("plan samples/evals.toml --watch", "--watch: is of evals run (evals plan has no use for it)");
+  refused("run samples/evals.toml --seeds 3", "--seeds: is of evals simulate (evals run has no use for it)");
   refused("plan samples/nothing.toml", "samples/nothing.toml: cannot open: No such file or directory");
 }
 

@@ -550,9 +550,8 @@ Result<Outcome> Writer::save(std::int64_t step, Slot slot, std::span<const Tenso
   State& s = *impl_->state;
   Job job = impl_->next_job(step, slot);
   std::vector<std::size_t> order;
+  const bool on_gpu = std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.place == Place::cuda; });
   try {
-    const bool on_gpu =
-        std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.place == Place::cuda; });
     if (on_gpu && !s.cuda) s.cuda = CudaRuntime::find(s.options.cuda_runtime);
     if (step < 0) return impl_->refuse(std::move(job), Error{fmt::format("step {} is negative", step), {}, {}});
     if (slot != Slot::full && slot != Slot::snapshot) {
@@ -601,7 +600,6 @@ Result<Outcome> Writer::save(std::int64_t step, Slot slot, std::span<const Tenso
   HostBuffer& buffer = *s.buffers[static_cast<std::size_t>(job.buffer)];
   const bool grew = buffer.capacity() < job.shard.bytes;
   Status copied = buffer.reserve(job.shard.bytes, s.options.pin ? s.cuda : nullptr);
-  const bool on_gpu = std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.place == Place::cuda; });
   if (copied && on_gpu) copied = s.cuda->wait();
   for (std::size_t i = 0; copied && i < order.size(); ++i) {
     const TensorView& t = tensors[order[i]];

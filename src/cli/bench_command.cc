@@ -1,11 +1,11 @@
 // orrery bench: what this machine does, measured. The first operand says what of it.
-#include <algorithm>
 #include <vector>
 
 #include "base/closest.h"
 #include "cli/bench_ops.h"
 #include "cli/bench_runs.h"
 #include "cli/common_options.h"
+#include "cli/options.h"
 
 namespace orrery {
 namespace {
@@ -29,33 +29,18 @@ const std::vector<Part>& bench_parts() {
   return parts;
 }
 
-bool has(const std::vector<std::string_view>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-// An option of another part would change nothing.
-Status check_options(const Args& args, const Part& part) {
-  for (const auto& [option, values] : args.options) {
-    if (has(part.options, option)) continue;
-    std::string others;
-    for (const Part& p : bench_parts())
-      if (has(p.options, option)) others += (others.empty() ? "bench " : ", bench ") + std::string(p.name);
-    if (!others.empty())
-      return fail("is of " + others, option, "bench " + std::string(part.name) + " has no use for it");
-  }
-  return {};
-}
-
 Result<int> run_bench(const Args& args) {
   const std::string& name = args.positional.front();
   std::vector<std::string_view> names;
+  std::vector<PartOptions> options;
+  for (const Part& p : bench_parts()) options.push_back({p.name, p.options});
   for (const Part& p : bench_parts()) {
     names.push_back(p.name);
     if (p.name != name) continue;
     if (args.positional.size() != p.operands + 1)
       return fail(p.operands == 0 ? "takes no operand more" : "needs one operand more", "bench " + name,
                   "see orrery help bench");
-    if (const Status ok = check_options(args, p); !ok) return tl::unexpected(ok.error());
+    if (const Status ok = check_part(args, "bench", name, options); !ok) return tl::unexpected(ok.error());
     return p.run(args);
   }
   std::string all;

@@ -136,6 +136,8 @@ Result<int> run_evals(const Args& args) {
   }
   if (what != "plan" && what != "run" && what != "simulate")
     return fail("not known: " + what, "evals", "plan, run or simulate");
+  if (auto ok = check_part(args, "evals", what, {{"run", {"--watch"}}, {"simulate", {"--seeds"}}}); !ok)
+    return tl::unexpected(ok.error());
   auto config = read_eval_config(args.positional[1]);
   if (!config) return tl::unexpected(config.error());
   if (auto ok = overrides(args, *config); !ok) return tl::unexpected(ok.error());

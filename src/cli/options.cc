@@ -125,6 +125,22 @@ Result<RunOptions> understand(const Command& command, const Args& args) {
   return o;
 }
 
+Status check_part(const Args& args, std::string_view command, std::string_view part,
+                  const std::vector<PartOptions>& parts) {
+  for (const auto& [option, values] : args.options) {
+    std::string others;
+    bool mine = false;
+    for (const PartOptions& p : parts) {
+      if (std::find(p.options.begin(), p.options.end(), option) == p.options.end()) continue;
+      mine |= p.part == part;
+      others += (others.empty() ? "" : ", ") + std::string(command) + " " + std::string(p.part);
+    }
+    if (!mine && !others.empty())
+      return fail("is of " + others, option, std::string(command) + " " + std::string(part) + " has no use for it");
+  }
+  return {};
+}
+
 Result<int> emit(const Document& document, const RunOptions& options) {
   if (!options.csv_directory.empty()) {
     if (auto ok = write_csv(options.csv_directory, document); !ok) return tl::unexpected(ok.error());

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/command.h"
@@ -26,6 +27,15 @@ struct RunOptions {
 
 // Errors: a value that is not what its option takes.
 Result<RunOptions> understand(const Command& command, const Args& args);
+
+// The options that a part of a command (its first operand) takes, beside those of all its parts.
+struct PartOptions {
+  std::string_view part;
+  std::vector<std::string_view> options;
+};
+// Errors: an option that other parts take and this one does not: it would change nothing.
+Status check_part(const Args& args, std::string_view command, std::string_view part,
+                  const std::vector<PartOptions>& parts);
 
 // Prints the document as the options say; CSV files first. The exit status: kIncomplete when its notes tell of lost
 // data.

@@ -258,7 +258,7 @@ Result<DescribedService> described_service(const Args& args) {
   job.prefix_caching = e.prefix_caching;
   if (!e.note.empty()) d.assumptions.push_back(e.note);
   const bool half = job.platform.gpu.bf16_tflops <= 0;
-  if (half) job.precision = Precision::fp16;
+  if (half) job.precision = architecture_of(job.platform.gpu) == Architecture::cpu ? Precision::fp32 : Precision::fp16;
 
   const std::string precision = args.value("--precision");
   const bool is_narrow = precision == "fp8" || precision == "int8" || precision == "int4";

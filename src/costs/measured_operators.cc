@@ -185,7 +185,9 @@ void MeasuredOperators::fit_attention(const std::vector<const OperatorRow*>& row
   attention_error_ = 0.15;
 }
 
-std::optional<OperatorTime> MeasuredOperators::gemm(const GemmWork& w, const OperatorTime& law) const {
+std::optional<OperatorTime> MeasuredOperators::gemm(const GemmWork& given, const OperatorTime& law) const {
+  GemmWork w = given;
+  if (cpu_ && cpu_emulates(gpu_, w.precision)) w.precision = Precision::fp32;
   const Gemm& g = gemm_[static_cast<std::size_t>(w.precision)];
   if (!g.measured && !cpu_) return std::nullopt;
   const LogResidual::Estimate off = g.residual.at(size_of(w));

@@ -134,6 +134,11 @@ double peak_flop_per_ns(const GpuFacts& gpu, Precision p) {
   return std::max(tflops, 1e-3) * 1e3 * sustained;
 }
 
+bool cpu_emulates(const GpuFacts& gpu, Precision p) {
+  if (architecture_of(gpu) != Architecture::cpu) return false;
+  return (p == Precision::bf16 && gpu.bf16_tflops <= 0) || (p == Precision::fp16 && gpu.fp16_tflops <= 0);
+}
+
 OperatorCosts::OperatorCosts(const GpuFacts& gpu)
     : gpu_(gpu), architecture_(architecture_of(gpu)), doubt_(doubt_of(gpu, architecture_)) {
   for (std::size_t i = 0; i < gemm_.size(); ++i) gemm_[i] = &gemm_fit(architecture_, static_cast<Precision>(i));

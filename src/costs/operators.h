@@ -20,6 +20,8 @@ bool read_precision(std::string_view text, Precision& out);  // by name_of, also
 
 // FLOP a ns with dense operands; what the GPU has no unit for runs at the next wider precision that it has.
 double peak_flop_per_ns(const GpuFacts& gpu, Precision p);
+// Whether it is a CPU that multiplies 16 bits (bf16, fp16) by conversions to fp32, which its costs are then those of.
+bool cpu_emulates(const GpuFacts& gpu, Precision p);
 
 // batch times [m, k] x [k, n].
 struct GemmWork {

@@ -15,7 +15,8 @@ namespace {
 // library than a framework's differ little; what PyTorch's kernels make of memory differs more; what Python and the
 // dispatcher take, and what Gloo makes of memory that is shared, is hardly known.
 constexpr double kGemmDoubt = 0.2, kAttentionDoubt = 0.4, kMemoryDoubt = 0.5, kOptimizerDoubt = 0.5,
-                 kDispatchDoubt = 0.7, kNetworkDoubt = 1.2;
+                 kDispatchDoubt = 0.7, kNetworkDoubt = 1.2, kEmulatedDoubt = 0.7;
+constexpr double kEmulatedDoubtAfter = 0.2;  // of the layouts' shares of the steps
 
 struct RowSums {  // of a table's rows: as measured, and as the laws before and after say
   double work = 0, measured = 0, before = 0, after = 0;
@@ -121,6 +122,10 @@ void StepFactors::apply(JobCosts& c) const {
   c.factors.attention *= attention, c.factors.attention_backward *= attention;
   c.factors.memory *= memory, c.factors.loss *= memory;
   c.factors.optimizer *= optimizer;
+  if (c.emulated && knows_emulated) {
+    for (std::size_t i = 0; i < kGemmLayouts; ++i) c.factors.emulated[i] *= emulated[i];
+    c.emulation_doubt = kEmulatedDoubtAfter;
+  }
   for (double* host : {&c.launch_ns, &c.operator_ns, &c.step_ns, &c.pass_ns}) *host *= dispatch;
   NetworkModel& n = c.network;
   for (Level* level : {&n.intra, &n.inter}) {
@@ -137,9 +142,11 @@ Result<StepFactors> fit_steps(const std::vector<CalibrationStep>& samples,
   StepFactors f;
   std::vector<FittedTime> times;
   bool meets = false, fuses = false;
-  for (const CalibrationStep& s : samples) {
+  for (std::size_t k = 0; k < samples.size(); ++k) {
+    const CalibrationStep& s = samples[k];
     times.push_back({s.held_out ? 0 : s.ns, s.doubt});
     if (s.held_out) continue;
+    f.knows_emulated |= costs_of_samples[k].emulated;
     meets |= s.job.world() > 1;
     fuses |= s.job.attention == AttentionKind::flash;
   }
@@ -147,6 +154,8 @@ Result<StepFactors> fit_steps(const std::vector<CalibrationStep>& samples,
       {&f.gemm, kGemmDoubt}, {&f.memory, kMemoryDoubt}, {&f.optimizer, kOptimizerDoubt}, {&f.dispatch, kDispatchDoubt}};
   if (fuses) numbers.push_back({&f.attention, kAttentionDoubt});
   if (meets) numbers.push_back({&f.network, kNetworkDoubt});
+  if (f.knows_emulated)
+    for (double& layout : f.emulated) numbers.push_back({&layout, kEmulatedDoubt});
   EstimateScratch scratch;
   fit_logs(numbers, times, [&](std::size_t k) {
     if (samples[k].held_out) return 0.0;
@@ -168,6 +177,9 @@ std::vector<CalibratedFact> facts_of(const StepFactors& f, std::uint64_t samples
   add("optimizer", f.optimizer);
   add("host, an operator and a step", f.dispatch);
   add("transfers", f.network);
+  add("emulated products, forward (nt)", f.emulated[0]);
+  add("emulated products, gradients of inputs (nn)", f.emulated[1]);
+  add("emulated products, gradients of weights (tn)", f.emulated[2]);
   return facts;
 }
 

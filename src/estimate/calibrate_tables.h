@@ -1,6 +1,7 @@
 // Laws of operators replaced by what tables of measured operators say (costs/operator_table.h), and factors on them by
 // the measured steps of a few jobs.
 #pragma once
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,8 +50,10 @@ struct CalibrationStep {
 // Factors on what the laws say; 1 = as they say.
 struct StepFactors {
   double gemm = 1, attention = 1, memory = 1, optimizer = 1;
-  double dispatch = 1;  // what the host takes for an operator, and for a step
-  double network = 1;   // of the times of transfers
+  double dispatch = 1;                                    // what the host takes for an operator, and for a step
+  double network = 1;                                     // of the times of transfers
+  std::array<double, kGemmLayouts> emulated = {1, 1, 1};  // on products that JobCosts::emulated says, by layout
+  bool knows_emulated = false;                            // such steps were measured
   void apply(JobCosts& costs) const;
 };
 

@@ -71,6 +71,8 @@ std::string_view name_of(Method m) {
 }
 std::string_view name_of(AttentionKind a) { return a == AttentionKind::flash ? "flash" : "unfused"; }
 
+bool is_emulated(const EstimateJob& job) { return cpu_emulates(job.platform.gpu, job.precision); }
+
 double bytes_of_activations(const EstimateJob& job) {
   return job.precision == Precision::fp32 || job.precision == Precision::tf32 ? 4 : 2;
 }
@@ -228,7 +230,7 @@ Status check(const EstimateJob& job) {
     return fail(fmt::format("{} has no fp8", job.platform.gpu.name), "--precision", "use bf16 or fp16");
   if (job.precision == Precision::nvfp4 && !has_fp4(architecture_of(job.platform.gpu)))
     return fail(fmt::format("{} has no fp4", job.platform.gpu.name), "--precision", "use bf16 or fp8");
-  if (job.precision == Precision::bf16 && job.platform.gpu.bf16_tflops <= 0)
+  if (job.precision == Precision::bf16 && job.platform.gpu.bf16_tflops <= 0 && !is_emulated(job))
     return fail(fmt::format("{} has no bf16", job.platform.gpu.name), "--precision", "use fp16");
   const std::int64_t joined = job.platform.nvlink_gb_per_s > 0
                                   ? std::max(job.platform.nvlink_domain, job.platform.gpus_per_node)

@@ -107,6 +107,9 @@ double weight_bytes(const EstimateJob& job);    // as gathered and computed with
 double gradient_bytes(const EstimateJob& job);  // as reduced
 double bytes_of_activations(const EstimateJob& job);
 
+// Whether the device is a CPU that has no unit for the job's precision: the framework multiplies all the same.
+bool is_emulated(const EstimateJob& job);
+
 // Whether what learns is kept in fp32, too (or in fp32 alone: FSDP, DDP). Without, weights, gradients and moments all
 // have the bytes of the activations. nullopt: on.
 bool master_weights(const EstimateJob& job);

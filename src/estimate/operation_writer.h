@@ -1,6 +1,7 @@
 // Writes the operators of passes one after the other, with their times.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "estimate/operations.h"
@@ -103,7 +104,7 @@ class Writer {
     out_->push_back(o);
     return out_->back();
   }
-  void gemm(Part part, double m, double n, double k, double batch = 1, double output_bytes = 0) {
+  void gemm(Part part, GemmLayout layout, double m, double n, double k, double batch = 1, double output_bytes = 0) {
     if (m <= 0 || n <= 0 || k <= 0) return;
     GemmWork w;
     w.m = m, w.n = n, w.k = k, w.batch = batch;
@@ -111,12 +112,15 @@ class Writer {
     w.output_bytes = output_bytes;
     OperatorTime t = costs_.operators.gemm(w);
     if (t.bound == Bound::compute) t.ns /= costs_.sustained;
-    Operation& o = add(part, t, launches(part, batch), 2 * batch * m * n * k, costs_.factors.gemm);
+    if (costs_.emulated) t.relative_error = std::hypot(t.relative_error, costs_.emulation_doubt);
+    Operation& o = add(part, t, launches(part, batch), 2 * batch * m * n * k, costs_.factors.gemm * emulated(layout));
     o.m = m, o.n = n, o.k = k, o.batch = batch;
   }
   void attention(const AttentionWork& w, double flops) {
+    // Emulated, forward is a product of each kind.
+    const double products = (emulated(GemmLayout::nt) + emulated(GemmLayout::nn)) / 2;
     add(Part::attention, costs_.operators.attention(w), w.backward ? 3 : 1, flops,
-        w.backward ? costs_.factors.attention_backward : costs_.factors.attention);
+        products * (w.backward ? costs_.factors.attention_backward : costs_.factors.attention));
   }
   // Kernels bound by memory that move so many bytes together.
   void memory(Part part, double bytes, int kernels = 1) {
@@ -170,7 +174,7 @@ class Writer {
       dequantized(columns * k * batch);
       if (bytes_of(job_.precision) < 2) cast(batch * m * k, launches(part, batch));
       autocast(part, columns * k * batch);
-      gemm(part, m, columns, k, batch);
+      gemm(part, GemmLayout::nt, m, columns, k, batch);
       in_python(kLinearForward * loops(part, batch));
       if (adapters()) adapter(m, columns, k, batch);
     }
@@ -181,7 +185,7 @@ class Writer {
       const double columns = n / matrices;
       if (job_.quantize != Quantize::gptq) dequantized(columns * k * batch);  // gptq: autograd keeps them
       if (bytes_of(job_.precision) < 2) cast(batch * m * columns, launches(part, batch));
-      gemm(part, m, k, columns, batch);
+      gemm(part, GemmLayout::nn, m, k, columns, batch);
       in_python(kLinearBackward * loops(part, batch));
       if (adapters()) adapter_input(m, columns, k, batch);
       if (i > 0) memory(Part::gradients, 3 * element_ * m * k * batch, 1);  // the matrices' gradients are added
@@ -194,16 +198,16 @@ class Writer {
       if (trains_all()) full_weight_gradient(part, m, columns, k, batch);
       if (!adapters()) continue;
       const double r = static_cast<double>(job_.lora_rank);
-      gemm(Part::adapters, r, k, m, batch);
+      gemm(Part::adapters, GemmLayout::tn, r, k, m, batch);
       gradient_hooks(r * k * batch);
-      gemm(Part::adapters, columns, r, m, batch);
+      gemm(Part::adapters, GemmLayout::tn, columns, r, m, batch);
       gradient_hooks(r * columns * batch);
       adapter_weight_casts();
     }
   }
   void full_weight_gradient(Part part, double m, double n, double k, double batch = 1) {
     const bool fused = job_.framework == Framework::megatron;
-    gemm(part, n, k, m, batch, fused ? 4 : 2);
+    gemm(part, GemmLayout::tn, n, k, m, batch, fused ? 4 : 2);
     in_python(kLinearBackward * loops(part, batch));
     if (fused)  // read again, to be added to
       out_->back().compute_ns +=
@@ -224,6 +228,9 @@ class Writer {
   }
 
  private:
+  double emulated(GemmLayout layout) const {
+    return costs_.emulated ? costs_.factors.emulated[static_cast<std::size_t>(layout)] : 1;
+  }
   // Grouped products of experts: one call a product in Transformer Engine's loop over cuBLAS.
   static int launches(Part part, double batch) { return part == Part::experts ? static_cast<int>(batch) : 1; }
   // Quantised, each expert's weights and tokens are objects of their own in Transformer Engine's GroupedLinear
@@ -252,8 +259,8 @@ class Writer {
     const double r = static_cast<double>(job_.lora_rank), in = m * k * batch, out = m * n * batch;
     adapter_casts(in);
     adapter_weight_casts();
-    gemm(Part::adapters, m, r, k, batch);
-    gemm(Part::adapters, m, n, r, batch);
+    gemm(Part::adapters, GemmLayout::nt, m, r, k, batch);
+    gemm(Part::adapters, GemmLayout::nt, m, n, r, batch);
     if (eager()) {
       memory(Part::adapters, 2 * element_ * out, 1);
       memory(Part::adapters, 3 * element_ * out, 1);
@@ -265,8 +272,8 @@ class Writer {
   void adapter_input(double m, double n, double k, double batch) {
     const double r = static_cast<double>(job_.lora_rank), in = m * k * batch, out = m * n * batch;
     if (job_.framework != Framework::megatron) memory(Part::adapters, 2 * element_ * out, 1);  // scaled
-    gemm(Part::adapters, m, r, n, batch);
-    gemm(Part::adapters, m, k, r, batch);
+    gemm(Part::adapters, GemmLayout::nn, m, r, n, batch);
+    gemm(Part::adapters, GemmLayout::nn, m, k, r, batch);
     adapter_casts(in);
     memory(Part::adapters, 3 * element_ * in, 1);  // added to the layer's own
   }

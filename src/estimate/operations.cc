@@ -90,17 +90,17 @@ void attention_core(Writer& w, bool backward) {
   if (job.dropout && job.framework == Framework::megatron && !backward) w.calls(4);
   constexpr Traffic kDrop{5, 1};
   if (!backward) {
-    w.gemm(Part::scores, queries, s, h.dim, batch);
+    w.gemm(Part::scores, GemmLayout::nt, queries, s, h.dim, batch);
     w.traffic(Part::softmax, square, f.softmax);
     if (job.dropout) w.traffic(Part::softmax, square, kDrop);
-    w.gemm(Part::context, queries, h.value_dim, s, batch);
+    w.gemm(Part::context, GemmLayout::nn, queries, h.value_dim, s, batch);
   } else {
-    w.gemm(Part::context, queries, s, h.value_dim, batch);
-    w.gemm(Part::context, s, h.value_dim, queries, batch);
+    w.gemm(Part::context, GemmLayout::nt, queries, s, h.value_dim, batch);
+    w.gemm(Part::context, GemmLayout::tn, s, h.value_dim, queries, batch);
     if (job.dropout) w.traffic(Part::softmax, square, kDrop);
     w.traffic(Part::softmax, square, f.softmax_back);
-    w.gemm(Part::scores, queries, h.dim, s, batch);
-    w.gemm(Part::scores, s, h.dim, queries, batch);
+    w.gemm(Part::scores, GemmLayout::nn, queries, h.dim, s, batch);
+    w.gemm(Part::scores, GemmLayout::tn, s, h.dim, queries, batch);
   }
 }
 
@@ -242,7 +242,7 @@ void mlp_forward(Writer& w, std::vector<Operation>& out, std::int64_t layer) {
     return;
   }
   const Routed r = routed_of(w);
-  w.gemm(Part::router, w.rows(), static_cast<double>(m.experts), h);
+  w.gemm(Part::router, GemmLayout::nt, w.rows(), static_cast<double>(m.experts), h);
   w.memory(Part::router, 16 * w.rows() * static_cast<double>(m.experts), 6);  // softmax, the highest, their order
   out.back().host_waits = true;                                               // how many tokens each expert gets
   exchange_tokens(w, r);
@@ -282,8 +282,8 @@ void mlp_backward(Writer& w, Writer& weights, std::vector<Operation>& out, std::
   expert_products(w, r, Product::input);
   expert_products(weights, r, Product::weight);
   exchange_tokens(w, r);
-  w.gemm(Part::router, w.rows(), h, static_cast<double>(m.experts));
-  weights.gemm(Part::router, static_cast<double>(m.experts), h, w.rows());
+  w.gemm(Part::router, GemmLayout::nn, w.rows(), h, static_cast<double>(m.experts));
+  weights.gemm(Part::router, GemmLayout::tn, static_cast<double>(m.experts), h, w.rows());
   w.memory(Part::router, 16 * w.rows() * static_cast<double>(m.experts), 6);
   if (m.shared_ffn > 0) dense(Part::shared_experts, Part::shared_experts, static_cast<double>(m.shared_ffn));
 }
@@ -476,13 +476,13 @@ LayerWork head_work(const EstimateJob& job, const JobCosts& costs) {
   const bool narrow_loss = !job.fp32_loss && forward.eager();
   norm(forward, false);
   gather_rows(forward);
-  forward.gemm(Part::head, forward.tokens(), columns, forward.hidden());
+  forward.gemm(Part::head, GemmLayout::nt, forward.tokens(), columns, forward.hidden());
   forward.traffic(Part::loss, logits, narrow_loss ? Traffic{8, 3} : forward.fusion().loss);
   for (int i = 0; i < 3 && job.tp > 1; ++i)  // the maximum, the target's logit, the sum
     forward.collective(Part::tensor_comm, Pattern::all_reduce, 4 * forward.tokens(), Group::tensor);
   Writer backward(job, costs, work.backward, true);
   backward.traffic(Part::loss, logits, narrow_loss ? Traffic{14, 4} : backward.fusion().loss_back);
-  backward.gemm(Part::head, backward.tokens(), backward.hidden(), columns);
+  backward.gemm(Part::head, GemmLayout::nn, backward.tokens(), backward.hidden(), columns);
   if (job.trains_tables()) backward.full_weight_gradient(Part::head, backward.tokens(), columns, backward.hidden());
   sum_beside(backward);
   norm(backward, true);

@@ -83,12 +83,18 @@ struct Operation {
   double stream_ns() const { return compute_ns > comm_ns ? compute_ns : comm_ns; }
 };
 
+// How a product's operands lie, in BLAS's terms (t: transposed). A linear layer, whose weights are [out, in], is nt
+// forward, nn for the gradient of its input and tn for that of its weights.
+enum class GemmLayout : std::uint8_t { nt, nn, tn };
+inline constexpr std::size_t kGemmLayouts = 3;
+
 // Times of kernels over what the laws say: 1 unless traces tell (estimate/calibrate.h).
 struct KernelFactors {
   double gemm = 1, attention = 1, attention_backward = 1;
-  double memory = 1;     // bound by memory, of layers and the embedding
-  double loss = 1;       // the same, of the head
-  double optimizer = 1;  // update, norm and clearing of gradients
+  std::array<double, kGemmLayouts> emulated = {1, 1, 1};  // on products, by layout, where JobCosts::emulated
+  double memory = 1;                                      // bound by memory, of layers and the embedding
+  double loss = 1;                                        // the same, of the head
+  double optimizer = 1;                                   // update, norm and clearing of gradients
 };
 
 // Costs that all operators of a job share.
@@ -105,6 +111,9 @@ struct JobCosts {
   // Of a CPU: who issues an operator also computes it, so that the one follows the other. operator_ns is then what an
   // operator costs beside its arithmetic; Operation::host_ns is 0 and part of compute_ns.
   bool serial = false;
+  // The device has no unit for the job's precision: its products are loops of the framework's, not a library's.
+  bool emulated = false;
+  double emulation_doubt = 0;  // of the factors on them, relative
   // Host, of one step before its passes: the data loader's next batch, the loop round the passes, logging. Of one pass:
   // the schedule's own Python.
   double step_ns = 1'500'000, pass_ns = 100'000;

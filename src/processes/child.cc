@@ -195,6 +195,16 @@ void each_process(Each each) {
   ::closedir(directory);
 }
 
+template <class Wanted>
+std::vector<pid_t> those(Wanted wanted) {
+  std::vector<pid_t> found;
+  each_process([&](pid_t pid, const ProcessLine& line) {
+    if (wanted(line)) found.push_back(pid);
+  });
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
 // Whether the session that this number names is still the child's: its leader lives, or is dead and others are left
 // (the kernel does not give a number to a new process while a session has it).
 bool is_its_own(const Child& child) {
@@ -238,13 +248,12 @@ bool is_alive(const Child& child) {
   return line && line->started == child.started && !gone(line->state);
 }
 
+std::vector<pid_t> live_processes() {
+  return those([](const ProcessLine&) { return true; });
+}
+
 std::vector<pid_t> session_members(pid_t session) {
-  std::vector<pid_t> members;
-  each_process([&](pid_t pid, const ProcessLine& line) {
-    if (line.session == session) members.push_back(pid);
-  });
-  std::sort(members.begin(), members.end());
-  return members;
+  return those([&](const ProcessLine& line) { return line.session == session; });
 }
 
 std::vector<pid_t> descendants_of(pid_t ancestor) {

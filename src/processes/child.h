@@ -46,7 +46,8 @@ std::optional<Exit> wait_child(const Child& child, double timeout_s);  // nothin
 
 bool is_alive(const Child& child);                  // zombies are not
 std::uint64_t start_time_of(pid_t pid);             // 0 = no such process
-std::vector<pid_t> session_members(pid_t session);  // alive, zombies left out, ascending
+std::vector<pid_t> live_processes();                // of this machine, ascending; zombies are left out
+std::vector<pid_t> session_members(pid_t session);  // as well
 std::vector<pid_t> descendants_of(pid_t ancestor);  // as well; those whose parent died are their new parent's
 
 std::optional<std::int64_t> kernel_oom_kills();  // since boot: processes of this machine, anybody's

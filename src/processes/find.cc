@@ -1,12 +1,10 @@
 #include "processes/find.h"
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -14,6 +12,7 @@
 #include <thread>
 
 #include "base/byte_source.h"
+#include "processes/child.h"
 
 namespace orrery {
 namespace {
@@ -48,19 +47,11 @@ std::string find_program(const std::string& name, const std::string& directory) 
 
 std::vector<pid_t> processes_with(const std::string& name, const std::string& value) {
   std::vector<pid_t> found;
-  DIR* const proc = ::opendir("/proc");
-  if (proc == nullptr) return found;
   const std::string wanted = std::string(1, '\0') + name + "=" + value + std::string(1, '\0');
-  while (const dirent* entry = ::readdir(proc)) {
-    pid_t pid = 0;
-    const std::string_view text = entry->d_name;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
-    if (error != std::errc{} || end != text.data() + text.size()) continue;
+  for (const pid_t pid : live_processes()) {
     const std::string all = read_at_most(fmt::format("/proc/{}/environ", pid), kMostEnvironment).value_or("");
     if ((std::string(1, '\0') + all + std::string(1, '\0')).find(wanted) != std::string::npos) found.push_back(pid);
   }
-  ::closedir(proc);
-  std::sort(found.begin(), found.end());
   return found;
 }
 

@@ -149,6 +149,11 @@ std::vector<std::string> carried_by(const EstimateJob& job, const Estimate& e) {
                             host.name.empty() ? "; its make is not known" : " (" + host.name + ")"));
   if (architecture_of(job.platform.gpu) == Architecture::hopper)
     a.push_back("products keep 0.87 of their rate in short runs: the power limit, assumed from A100");
+  if (is_emulated(job))
+    a.push_back(fmt::format(
+        "{} has no unit for {}: products are PyTorch's loops, 4 to 44 times as long as in fp32 and hardly known "
+        "before steps are measured (--calibrate)",
+        job.platform.gpu.name, name_of(job.precision)));
   if (job.model.experts > 0) a.push_back("tokens are spread evenly over the experts");
   if (job.world() > 1) a.push_back("ranks of a stage are alike; hosts go at the pace of the slowest of a server");
   if (job.world() > job.platform.gpus_per_node)

@@ -89,6 +89,9 @@ Status check(const ServeJob& job) {
   if (const Status ok = reachable(job, job.prefill_replicas > 0 ? job.gpus() : 1, "--prefill-replicas"); !ok) return ok;
   if (job.weights == WeightFormat::fp8 && job.platform.gpu.fp8_tflops <= 0)
     return fail(job.platform.gpu.name + " has no products in fp8", "--quantize", "int8 or int4");
+  if (cpu_emulates(job.platform.gpu, job.precision))
+    return fail(fmt::format("{} has no unit for {}", job.platform.gpu.name, name_of(job.precision)), "--precision",
+                "use fp32");
   if (job.max_model_len < 0 || job.kv_tokens < 0) return fail("negative", "--max-model-len or --kv-tokens");
   return {};
 }
