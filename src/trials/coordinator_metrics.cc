@@ -229,15 +229,17 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
                                         : unix_seconds();
   bool again = true;
   Scores scores;
-  if (result == nullptr) {
-    if (m.kind.empty()) m.kind = "lost";
+  if (!m.kind.empty()) {  // stopped on purpose
+  } else if (result == nullptr) {
+    m.kind = "lost";
     m.why = "its process or its node is gone";
+  } else if (result->stopped) {
+    m.kind = "lost";
+    m.why = kToldToStop;
   } else if (!result->error.empty()) {
     m.kind = result->cannot_start ? "cannot start" : "no result";
     m.why = result->error;
     again = !result->cannot_start;
-  } else if (result->stopped || m.kind == "stopped") {
-    m.kind = "stopped";
   } else if (result->timed_out) {
     m.kind = "time limit";
     m.why = fmt::format("the metric ran longer than {:g} s", config_.metric.limit_s);

@@ -532,6 +532,10 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     t.kind = "lost";
     t.why = "its process or its node is gone";
     counts = false;
+  } else if (result->stopped) {
+    t.kind = "lost";
+    t.why = kToldToStop;
+    counts = false;
   } else if (result->no_room_yet && waited_for_room(t.checkpoint) < config_.trial.limit_s) {
     t.kind = kNoRoomYet;
     t.why = result->error;
@@ -540,10 +544,6 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     t.kind = result->cannot_start ? "cannot start" : result->no_model ? "no model" : "no result";
     t.why = result->error;
     again = !result->cannot_start;
-  } else if (result->stopped) {
-    t.kind = "stopped";
-    t.why = "it was told to stop";
-    counts = false;
   } else if (result->timed_out) {
     t.kind = kTimeLimit;
     t.why = fmt::format("it ran longer than {:g} s", config_.trial.limit_s);
@@ -557,9 +557,9 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     t.kind = "no outputs";
     if (t.why.empty()) t.why = "it ended well without outputs of " + left.front()->dataset;
   }
-  t.state = t.kind.empty()                                                     ? "ended"
-            : result == nullptr || t.kind == "stopped" || t.kind == kNoRoomYet ? "lost"
-                                                                               : "failed";
+  t.state = t.kind.empty()                                                                         ? "ended"
+            : result == nullptr || t.kind == "lost" || t.kind == "stopped" || t.kind == kNoRoomYet ? "lost"
+                                                                                                   : "failed";
   if (result != nullptr && !result->load_from.empty()) waits_for_room_.erase(t.checkpoint);
   if (t.kind.empty() && result != nullptr)
     if (auto ok = remember_times(t, *result); !ok) return ok;

@@ -53,6 +53,8 @@ class LocalRunner : public TrialRunner {
 
   std::vector<Result<std::string>> start(const std::vector<JobStart>& jobs) override {
     std::vector<Result<std::string>> handles;
+    // Nobody asks whether a job is gone that left its result: without this its process would stay as a zombie.
+    std::erase_if(started_, [](const Child& c) { return poll_child(c).has_value(); });
     for (const JobStart& job : jobs) {
       ChildTerms terms;
       terms.argv = {program_, "evals", "job", job.directory};
@@ -64,7 +66,9 @@ class LocalRunner : public TrialRunner {
       terms.environment = {{"CUDA_VISIBLE_DEVICES", gpu}};
       terms.output = job.directory + "/job.log";
       terms.errors.assign(1, '=');
-      handles.push_back(start_child(terms).map(identity));
+      const auto child = start_child(terms);
+      if (child) started_.push_back(*child);
+      handles.push_back(child.map(identity));
     }
     return handles;
   }
@@ -96,6 +100,7 @@ class LocalRunner : public TrialRunner {
   EvalCluster cluster_;
   std::string program_;
   std::vector<std::string> gpus_;
+  std::vector<Child> started_;  // by this process, as far as they are not known to have ended
 };
 
 }  // namespace
