@@ -401,22 +401,32 @@ Result<bool> Coordinator::round() {
   return std::any_of(waiting_.begin(), waiting_.end(), [](const auto& w) { return !w.second.given_up; });
 }
 
+// All of them before anything is written: what cannot be written down must not leave the others holding GPUs.
 Status Coordinator::interrupt() {
-  for (StoredTrial& t : trials_) {
-    if (t.state != "started") continue;
-    runner_.stop(trial_directory(t.id), t.handle);
-    const auto result = read_result(trial_directory(t.id));
-    if (!result || !result->good()) t.kind = "stopped";
-    if (auto ok = end_trial(t, result ? &*result : nullptr); !ok) return ok;
-  }
-  for (StoredMetric& m : metrics_) {
-    if (m.state != "started") continue;
-    runner_.stop(metric_directory(m.id), m.handle);
-    const auto result = read_result(metric_directory(m.id));
-    if (!result || !result->good()) m.kind = "stopped";
-    if (auto ok = end_metric(m, result ? &*result : nullptr); !ok) return ok;
-  }
-  return {};
+  std::vector<std::pair<std::string, std::string>> jobs;  // directory, handle
+  for (const StoredTrial& t : trials_)
+    if (t.state == "started") jobs.emplace_back(trial_directory(t.id), t.handle);
+  for (const StoredMetric& m : metrics_)
+    if (m.state == "started") jobs.emplace_back(metric_directory(m.id), m.handle);
+  for (const auto& [directory, handle] : jobs) runner_.ask_to_stop(directory, handle);
+  const double until = unix_seconds() + kStopping;
+  for (const auto& [directory, handle] : jobs) runner_.stop(directory, handle, std::max(0.0, until - unix_seconds()));
+  Status first;
+  const auto settle = [&](auto& rows, const auto& directory_of, const auto& end) {
+    for (auto& row : rows) {
+      if (row.state != "started") continue;
+      const auto result = read_result(directory_of(row.id));
+      if (!result || !result->good()) row.kind = "stopped";
+      if (auto ok = end(row, result ? &*result : nullptr); !ok && first) first = ok;
+    }
+  };
+  settle(
+      trials_, [&](auto id) { return trial_directory(id); },
+      [&](StoredTrial& t, const JobResult* r) { return end_trial(t, r); });
+  settle(
+      metrics_, [&](auto id) { return metric_directory(id); },
+      [&](StoredMetric& m, const JobResult* r) { return end_metric(m, r); });
+  return first;
 }
 
 EvalProgress Coordinator::progress() const {
@@ -512,19 +522,21 @@ Result<EvalOutcome> coordinate(const EvalConfig& config, TrialRunner& runner, co
   Coordinator coordinator(config, runner, hooks, std::move(*store), state);
   if (auto ok = coordinator.open(); !ok) return tl::unexpected(ok.error());
   bool stopped = false;
+  Status trouble;
   for (;;) {
     const auto more = coordinator.round();
     if (!more) {
-      (void)coordinator.interrupt();
-      return tl::unexpected(more.error());
+      trouble = tl::unexpected(more.error());
+      break;
     }
     if (hooks.progress) hooks.progress(coordinator.progress());
     stopped = hooks.stop && hooks.stop();
     if (!*more || stopped) break;
     std::this_thread::sleep_for(std::chrono::duration<double>(hooks.poll_s));
   }
-  if (stopped)
-    if (auto ok = coordinator.interrupt(); !ok) return tl::unexpected(ok.error());
+  // One way out, whatever happened: no job and no copy stays.
+  if (stopped || !trouble)
+    if (auto ok = coordinator.interrupt(); !ok && trouble) trouble = ok;
   EvalOutcome outcome = coordinator.outcome();
   outcome.stopped = stopped;
   coordinator.let_copies_go();
@@ -532,6 +544,7 @@ Result<EvalOutcome> coordinate(const EvalConfig& config, TrialRunner& runner, co
   for (const StoredTrial& t : outcome.trials)
     if (!t.node.empty()) nodes.insert(t.node);
   runner.end({nodes.begin(), nodes.end()});
+  if (!trouble) return tl::unexpected(trouble.error());
   return outcome;
 }
 

@@ -280,7 +280,7 @@ void Coordinator::void_metrics(const StoredPiece& p, std::vector<StoredMetric>& 
   };
   for (StoredMetric& m : metrics_) {
     if (!of_it(m) || m.state == "wanted" || m.state == "lost") continue;
-    if (m.state == "started") runner_.stop(metric_directory(m.id), m.handle);
+    if (m.state == "started") runner_.stop(metric_directory(m.id), m.handle, kStopping);
     // What came of half an output says nothing of the command.
     if (m.state == "failed" || m.state == "hopeless") {
       metrics_hopeless_.clear();

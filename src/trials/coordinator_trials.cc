@@ -602,7 +602,8 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
   if (!t.kind.empty() && counts && kinds_.count("") == 0) {
     const int same = ++kinds_[t.kind];
     if (t.kind == "cannot start" || (!again && same >= kSameFailures)) hopeless_ = reason_text(t.kind, t.why);
-    if (t.kind == "no model" && !config_.cluster.storage_when_full && !is_absent(c->path)) hopeless_ = t.why;
+    if (result != nullptr && result->no_room && !config_.cluster.storage_when_full && !is_absent(c->path))
+      hopeless_ = t.why;
     if (!hopeless_.empty()) replan_ = true;
   }
   return {};

@@ -1,6 +1,7 @@
 // Jobs as processes of this machine.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -85,10 +86,16 @@ class LocalRunner : public TrialRunner {
     return true;
   }
 
-  void stop(const std::string& directory, const std::string& handle) override {
+  void ask_to_stop(const std::string& directory, const std::string& handle) override {
     if (revoke_job(directory)) return;
     const auto owner = read_owner(directory);
-    stop_session(owner ? owner->process : child_of(handle), 10);
+    signal_group(owner ? owner->process : child_of(handle), SIGTERM);
+  }
+
+  void stop(const std::string& directory, const std::string& handle, double wait_s) override {
+    if (revoke_job(directory)) return;
+    const auto owner = read_owner(directory);
+    stop_session(owner ? owner->process : child_of(handle), wait_s);
     if (const auto child = read_child(directory)) stop_session(*child, 0);
   }
 

@@ -56,18 +56,21 @@ class SlurmRunner final : public ClusterRunner {
     return owner || revoke_job(directory);
   }
 
-  void stop(const std::string& directory, const std::string& handle) override {
+  void ask_to_stop(const std::string& directory, const std::string& handle) override {
     const bool nobody = revoke_job(directory);
     const auto owner = read_owner(directory);
     if (!nobody && owner && owner->job != 0) {
       (void)slurm::cancel(slurm::JobId{owner->job}, terms());
-      for (int i = 0; i < 100 && !read_result(directory); ++i)
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
       return;
     }
     if (const std::vector<slurm::Job>* rows = handle.empty() ? nullptr : rows_of(handle, {}))
       for (const slurm::Job& j : *rows)
         if (j.state == slurm::State::pending) (void)slurm::cancel(j.id, terms());
+  }
+
+  void stop(const std::string& directory, const std::string& handle, double wait_s) override {
+    ask_to_stop(directory, handle);
+    if (const auto owner = read_owner(directory); owner && !owner->revoked) wait_for_result(directory, wait_s);
   }
 
   // On every node that worked: nobody uses the copies any more.

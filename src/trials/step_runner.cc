@@ -52,11 +52,14 @@ class StepRunner final : public ClusterRunner {
     return true;
   }
 
-  void stop(const std::string& directory, const std::string& handle) override {
+  void ask_to_stop(const std::string& directory, const std::string&) override {
     if (!revoke_job(directory))
       if (const auto owner = read_owner(directory)) cancel(*owner);
-    for (int i = 0; i < 100 && read_owner(directory) && !read_owner(directory)->revoked && !read_result(directory); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+
+  void stop(const std::string& directory, const std::string& handle, double wait_s) override {
+    ask_to_stop(directory, handle);
+    if (const auto owner = read_owner(directory); owner && !owner->revoked) wait_for_result(directory, wait_s);
     stop_session(child_of(handle), 5);
   }
 

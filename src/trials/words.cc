@@ -174,7 +174,7 @@ Status check_words(const EvalConfig& config) {
     words.pieces.push_back(piece);
     if (auto ok = check(config.metric.argv, {config.metric.scores_file, config.metric.scores_at}); !ok)
       return fail("[metric] " + ok.error().what, config.where,
-                  "{output...} or {outputs}; or split = false or metric_by_item = true of dataset " + d.name);
+                  "{output...}; or split = false or metric_by_item = true of dataset " + d.name);
     words.pieces.pop_back();
     break;
   }
