@@ -208,6 +208,11 @@ Status Coordinator::open() {
     return m.state != "ended" && m.state != "started" && m.state != "intended";
   });
   index_rows();
+  // What has worked for a predecessor has worked.
+  if (std::any_of(pieces_.begin(), pieces_.end(), [](const StoredPiece& p) { return p.state == "dumped"; }))
+    kinds_[""] = 1;
+  if (std::any_of(metrics_.begin(), metrics_.end(), [](const StoredMetric& m) { return m.state == "ended"; }))
+    metric_kinds_[""] = 1;
 
   // What a predecessor meant to begin and may have begun: whoever claims the job first has it.
   for (StoredTrial& t : trials_) {
@@ -323,13 +328,18 @@ Status Coordinator::scan_model(const EvalModel& model) {
     }
     if (known != nullptr) {
       waiting_.erase({model.name, name});
+      if (known->path != path) {  // as it was, elsewhere
+        known->path = path;
+        replan_ = true;
+        if (auto ok = store_.update(*known); !ok) return ok;
+      }
       if (known->state != "ready")  // it is back as it was
         if (auto ok = mark(*known, "ready", ""); !ok) return ok;
       continue;
     }
     if (seen.fingerprint != files->fingerprint) {
       // Written long ago counts as having been looked at then.
-      seen = {files->fingerprint, std::max(0.0, std::min(now, static_cast<double>(files->changed_ns) * 1e-9)), "",
+      seen = {files->fingerprint, std::max(0.0, std::min(now, static_cast<double>(files->settled_ns) * 1e-9)), "",
               false};
     }
     const bool settled = now - seen.since >= model.settle_s;
@@ -392,12 +402,10 @@ Result<bool> Coordinator::round() {
   for (auto step : {&Coordinator::scan, &Coordinator::watch_trials, &Coordinator::watch_metrics,
                     &Coordinator::want_metrics, &Coordinator::begin_metrics, &Coordinator::dispatch})
     if (auto ok = (this->*step)(); !ok) return tl::unexpected(ok.error());
-  if (hooks_.watch || !planned_.empty()) return true;
-  const auto runs = [](const auto& rows) {
-    return std::any_of(rows.begin(), rows.end(),
-                       [](const auto& r) { return r.state == "started" || r.state == "intended"; });
-  };
-  if (runs(trials_) || runs(metrics_)) return true;
+  if (!planned_.empty() || anything_runs() || refused_trials_.times > 0 || refused_metrics_.times > 0) return true;
+  // Nothing will be begun any more, whatever appears.
+  if (!hopeless_.empty() || !metrics_hopeless_.empty()) return false;
+  if (hooks_.watch) return true;
   return std::any_of(waiting_.begin(), waiting_.end(), [](const auto& w) { return !w.second.given_up; });
 }
 
@@ -453,10 +461,8 @@ EvalOutcome Coordinator::outcome() const {
   o.trials = trials_;
   o.pieces.assign(pieces_.begin(), pieces_.end());
   o.metrics = metrics_;
-  o.setbacks = setbacks_;
   for (const auto& [key, moments] : priors_) o.measured[key] = times_of(moments);
   o.notes = notes_;
-  o.hopeless = !hopeless_.empty() ? hopeless_ : metrics_hopeless_;
   o.complete = true;
   const auto add = [&](const std::string& name, Severity severity, const std::string& who, const std::string& why,
                        std::string_view advice) {

@@ -98,7 +98,7 @@ Status Coordinator::begin_metrics() {
     }
     if (metrics_[i].state == "wanted") wanted.push_back(i);
   }
-  if (wanted.empty()) return {};
+  if (wanted.empty() || refused_metrics_.waits()) return {};
   const auto lasts = [&](const StoredMetric& m) {
     const StoredCheckpoint* c = checkpoint(m.checkpoint);
     const EvalDataset* d = dataset(m.dataset);
@@ -147,7 +147,7 @@ Status Coordinator::begin_metrics() {
     }
     if (auto ok = store_.update(m); !ok) return ok;
   }
-  return count_refused(handles);
+  return count_refused(handles, refused_metrics_);
 }
 
 Status Coordinator::begin_metric(StoredMetric& m) {
@@ -280,7 +280,10 @@ void Coordinator::void_metrics(const StoredPiece& p, std::vector<StoredMetric>& 
   };
   for (StoredMetric& m : metrics_) {
     if (!of_it(m) || m.state == "wanted" || m.state == "lost") continue;
-    if (m.state == "started") runner_.stop(metric_directory(m.id), m.handle, kStopping);
+    if (m.state == "started") {
+      runner_.ask_to_stop(metric_directory(m.id), m.handle);
+      runner_.stop(metric_directory(m.id), m.handle, kStopping);
+    }
     // What came of half an output says nothing of the command.
     if (m.state == "failed" || m.state == "hopeless") {
       metrics_hopeless_.clear();

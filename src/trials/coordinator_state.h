@@ -21,6 +21,7 @@ namespace orrery {
 inline constexpr int kMostLost = 5;      // tries that ended without a trace, beside those that failed
 // Not by this process: its own interrupt() says "stopped" beforehand.
 inline constexpr const char* kToldToStop = "somebody else told it to stop (the time limit of its Slurm job?)";
+inline constexpr double kRefusedFor = 300;  // seconds without anything that runs: nobody waits any longer
 inline constexpr double kStopping = 10;  // seconds: what has not ended by then is killed
 inline constexpr int kSameFailures = 3;  // of the same kind, and nothing has ever worked: no more are begun
 
@@ -61,7 +62,14 @@ class Coordinator {
   Status keep_words_short();
   Status dispatch();
   Status begin_trials(const std::vector<std::pair<const EvalTrial*, JobPlace>>& now);
-  Status count_refused(const std::vector<Result<std::string>>& handles);
+  // Starts that the runner did not take, one round after the other.
+  struct Refused {
+    int times = 0;
+    double since = 0, until = 0, pause_s = 0;
+    bool waits() const { return unix_seconds() < until; }
+  };
+  Status count_refused(const std::vector<Result<std::string>>& handles, Refused& refused);
+  bool anything_runs() const;
   Status watch_trials();
   Status look_for_outputs(StoredTrial& t, const std::optional<JobResult>& result, std::vector<StoredPiece*>& changed);
   void look_again_at_outputs(const StoredTrial& t, bool good, std::vector<StoredPiece*>& changed,
@@ -145,7 +153,8 @@ class Coordinator {
   std::string metrics_hopeless_;
   std::map<std::string, int> kinds_;  // failures by kind while nothing has succeeded
   std::map<std::string, int> metric_kinds_;
-  int refused_starts_ = 0;
+  Refused refused_trials_, refused_metrics_;
+  bool any_begun_ = false;  // the runner has taken something
 };
 
 }  // namespace orrery

@@ -270,6 +270,7 @@ Status Coordinator::dispatch() {
   std::stable_partition(planned_.begin(), planned_.end(), [&](const EvalTrial& t) {
     return waits_for_room_.count(checkpoints_[static_cast<std::size_t>(t.checkpoint)].id) == 0;
   });
+  if (refused_trials_.waits()) return {};
   std::vector<JobPlace> free = runner_.places();
   const std::vector<JobPlace> all = free;
   for (const StoredTrial& t : trials_) {
@@ -381,17 +382,34 @@ Status Coordinator::begin_trials(const std::vector<std::pair<const EvalTrial*, J
     t.why = handles[i].error().line();
     if (auto ok = end_trial(t, nullptr); !ok) return ok;
   }
-  return count_refused(handles);
+  return count_refused(handles, refused_trials_);
 }
 
-// Over and over, and nothing is started any more: that is for a person.
-Status Coordinator::count_refused(const std::vector<Result<std::string>>& handles) {
+bool Coordinator::anything_runs() const {
+  const auto runs = [](const auto& rows) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [](const auto& r) { return r.state == "started" || r.state == "intended"; });
+  };
+  return runs(trials_) || runs(metrics_);
+}
+
+// What is refused is asked for again, ever more seldom: a limit of jobs, a process table that is full may pass. Where
+// nothing was ever begun, or nothing runs and it was refused for long, that is for a person.
+Status Coordinator::count_refused(const std::vector<Result<std::string>>& handles, Refused& refused) {
   if (handles.empty()) return {};
   if (std::any_of(handles.begin(), handles.end(), [](const auto& h) { return h.has_value(); })) {
-    refused_starts_ = 0;
-  } else if (++refused_starts_ >= kSameFailures) {
-    return tl::unexpected(handles.front().error());
+    refused = {};
+    any_begun_ = true;
+    return {};
   }
+  const double now = unix_seconds();
+  if (refused.times++ == 0) refused.since = now;
+  const bool for_good = any_begun_ ? now - refused.since >= kRefusedFor : refused.times >= kSameFailures;
+  if (for_good && !anything_runs()) return tl::unexpected(handles.front().error());
+  refused.pause_s = std::min(60.0, refused.times == 1 ? 5 * hooks_.poll_s : 2 * refused.pause_s);
+  refused.until = now + refused.pause_s;
+  notes_.add("starts-refused", Severity::info, 1, handles.front().error().line(),
+             "they were asked for again, until they were taken");
   return {};
 }
 

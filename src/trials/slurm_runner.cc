@@ -68,8 +68,7 @@ class SlurmRunner final : public ClusterRunner {
         if (j.state == slurm::State::pending) (void)slurm::cancel(j.id, terms());
   }
 
-  void stop(const std::string& directory, const std::string& handle, double wait_s) override {
-    ask_to_stop(directory, handle);
+  void stop(const std::string& directory, const std::string&, double wait_s) override {
     if (const auto owner = read_owner(directory); owner && !owner->revoked) wait_for_result(directory, wait_s);
   }
 

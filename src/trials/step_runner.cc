@@ -58,9 +58,8 @@ class StepRunner final : public ClusterRunner {
   }
 
   void stop(const std::string& directory, const std::string& handle, double wait_s) override {
-    ask_to_stop(directory, handle);
     if (const auto owner = read_owner(directory); owner && !owner->revoked) wait_for_result(directory, wait_s);
-    stop_session(child_of(handle), 5);
+    stop_session(child_of(handle), std::min(5.0, wait_s + 1));
   }
 
   void end(const std::vector<std::string>& nodes) override {
