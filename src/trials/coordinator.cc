@@ -402,10 +402,14 @@ Result<bool> Coordinator::round() {
   for (auto step : {&Coordinator::scan, &Coordinator::watch_trials, &Coordinator::watch_metrics,
                     &Coordinator::want_metrics, &Coordinator::begin_metrics, &Coordinator::dispatch})
     if (auto ok = (this->*step)(); !ok) return tl::unexpected(ok.error());
-  if (!planned_.empty() || anything_runs() || refused_trials_.times > 0 || refused_metrics_.times > 0) return true;
-  // Nothing will be begun any more, whatever appears.
-  if (!hopeless_.empty() || !metrics_hopeless_.empty()) return false;
-  if (hooks_.watch) return true;
+  // What was refused is planned or wanted again.
+  const bool wanted = refused_metrics_.waits() || std::any_of(metrics_.begin(), metrics_.end(), [](const auto& m) {
+                        return m.state == "wanted";
+                      });
+  if (!planned_.empty() || replan_ || wanted || anything_runs()) return true;
+  // Whatever appears, no trial is begun any more, or no metric.
+  if (!hopeless_.empty()) return false;
+  if (hooks_.watch && metrics_hopeless_.empty()) return true;
   return std::any_of(waiting_.begin(), waiting_.end(), [](const auto& w) { return !w.second.given_up; });
 }
 

@@ -31,6 +31,13 @@ Status Coordinator::want_metrics() {
       for (const StoredPiece* p : mine.pieces)
         if (p->state == "dumped") dumped.emplace_back(p->first, p->first + p->items);
       if (dumped.empty()) continue;
+      // What a trial scores by itself is there when it has ended.
+      const auto goes_on = [&](const StoredPiece* p) {
+        return p->state == "dumped" && std::any_of(trials_.begin(), trials_.end(), [&](const StoredTrial& t) {
+                 return t.id == p->trial && t.state == "started";
+               });
+      };
+      if (config_.scored_by_trials() && std::any_of(mine.pieces.begin(), mine.pieces.end(), goes_on)) continue;
       if (by_item(d)) {
         for (const ItemRange& range : dumped)
           if (auto ok = want_metric(c, d, range); !ok) return ok;
@@ -256,8 +263,13 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
     m.kind = "no scores";
     m.why = read.error().line();
   }
-  m.state = m.kind.empty() ? "ended" : m.kind == "lost" || m.kind == "stopped" ? "lost" : again ? "failed" : "hopeless";
+  const bool not_scored = m.kind == "no scores" && config_.metric.argv.empty();  // by the trial that should have
+  m.state = m.kind.empty()                                         ? "ended"
+            : m.kind == "lost" || m.kind == "stopped" || not_scored ? "lost"
+            : again                                                ? "failed"
+                                                                   : "hopeless";
   if (auto ok = store_.settle(m, scores); !ok) return ok;
+  if (not_scored) return infer_again(m);
   if (m.kind.empty()) {
     scores_[m.id] = scores;
     metric_kinds_.clear();
@@ -269,6 +281,37 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
   if (m.state == "hopeless" && metric_kinds_.count("") == 0 &&
       (m.kind == "cannot start" || ++metric_kinds_[m.kind] >= kSameFailures))
     metrics_hopeless_ = reason_text(m.kind, m.why);
+  return {};
+}
+
+// A trial that should have scored and did not is one that failed: what it did of this dataset is done anew.
+Status Coordinator::infer_again(const StoredMetric& m) {
+  std::map<std::int64_t, std::vector<StoredPiece>> released;  // by trial
+  for (StoredPiece& p : pieces_) {
+    if (p.checkpoint != m.checkpoint || p.dataset != m.dataset || p.state != "dumped" || p.first < m.first ||
+        p.first + p.items > m.first + m.items)
+      continue;
+    p.state = "released";
+    released[p.trial].push_back(p);
+  }
+  replan_ = true;
+  for (StoredTrial& t : trials_) {
+    const auto mine = released.find(t.id);
+    if (mine == released.end()) continue;
+    const bool first = t.kind != m.kind;  // it may have done other datasets as well
+    t.state = "failed";
+    t.kind = m.kind;
+    t.why = m.why;
+    std::vector<StoredSetback> setbacks;
+    for (const StoredPiece& p : mine->second)
+      setbacks.push_back({p.checkpoint, p.first, p.items, t.gpu, t.id, true, p.dataset, t.node, m.kind, m.why});
+    if (auto ok = store_.settle(t, mine->second, setbacks); !ok) return ok;
+    setbacks_.insert(setbacks_.end(), setbacks.begin(), setbacks.end());
+    for (const StoredSetback& b : setbacks)
+      if (auto ok = give_up_if_over(b, false); !ok) return ok;
+    if (first && metric_kinds_.count("") == 0 && ++metric_kinds_[m.kind] >= kSameFailures)
+      hopeless_ = reason_text(m.kind, m.why);
+  }
   return {};
 }
 

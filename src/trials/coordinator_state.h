@@ -76,6 +76,7 @@ class Coordinator {
                              std::vector<StoredMetric>& voided);
   Status end_trial(StoredTrial& t, const JobResult* result);
   Status give_up(const StoredCheckpoint& c, const std::string& dataset, ItemRange range, const std::string& why);
+  Status give_up_if_over(const StoredSetback& b, bool for_good);  // after so many tries of it
   Status remember_times(const StoredTrial& t, const JobResult& r);
   double waited_for_room(std::int64_t checkpoint);
   double last_seen(const std::string& directory, double begun) const;
@@ -92,6 +93,7 @@ class Coordinator {
   Status begin_metric(StoredMetric& m);
   Status watch_metrics();
   Status end_metric(StoredMetric& m, const JobResult* result);
+  Status infer_again(const StoredMetric& m);
   void void_metrics(const StoredPiece& p, std::vector<StoredMetric>& voided);
   Result<FoundScores> read_scores(const StoredMetric& m) const;
   std::string metric_directory(std::int64_t metric) const;

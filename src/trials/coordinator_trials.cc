@@ -124,6 +124,18 @@ Status Coordinator::give_up(const StoredCheckpoint& c, const std::string& datase
   return {};
 }
 
+Status Coordinator::give_up_if_over(const StoredSetback& b, bool for_good) {
+  const ItemRange range{b.first, b.first + b.items};
+  const auto tries = [&](bool counted) {
+    return std::count_if(setbacks_.begin(), setbacks_.end(), [&](const StoredSetback& o) {
+      return overlap(o, b.checkpoint, b.dataset, range) && o.counts == counted;
+    });
+  };
+  const bool over = for_good || tries(true) > config_.trial.retries || tries(false) > kMostLost;
+  if (!over || dataset(b.dataset) == nullptr) return {};
+  return give_up(*checkpoint(b.checkpoint), b.dataset, range, reason_text(b.kind, b.why));
+}
+
 // Everything that nobody has taken. What went wrong before gets a trial of its own, so that it spoils no other.
 void Coordinator::plan() {
   units_.clear();
@@ -146,7 +158,8 @@ void Coordinator::plan() {
       double metric_s = d.metric_s;
       const MeasuredTimes times = measured(c.model, d.name);
       const bool metric_known = !std::isnan(times.metric_item_s);
-      if (!std::isnan(times.item_s)) u.item_s = times.item_s;
+      const bool item_known = !std::isnan(times.item_s);
+      if (item_known) u.item_s = times.item_s;
       start_s = std::max(start_s, config_.trial.start_s + times.item_fixed_s);
       if (metric_known) metric_s = believed_metric(times, static_cast<double>(d.items), config_.trial.least_s).seconds;
       guessed = guessed || std::isnan(u.item_s);
@@ -160,7 +173,7 @@ void Coordinator::plan() {
         const double share = static_cast<double>(range.second - range.first) / static_cast<double>(d.items);
         u.first = range.first;
         u.items = range.second - range.first;
-        u.prepare_s = d.prepare_s * share;
+        u.prepare_s = item_known ? 0 : d.prepare_s * share;  // measured times have it in them
         u.metric_s = by_item(d) ? metric_s * share : metric_s;
         if (metric_known && by_item(d) && !config_.scored_by_trials()) {
           const auto m = believed_metric(times, static_cast<double>(u.items), config_.trial.least_s);
@@ -604,18 +617,9 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
   setbacks_.insert(setbacks_.end(), setbacks.begin(), setbacks.end());
   replan_ = replan_ || !left.empty();
 
-  for (const StoredSetback& b : setbacks) {
-    const ItemRange range{b.first, b.first + b.items};
-    const auto tries = [&](bool counted) {
-      return std::count_if(setbacks_.begin(), setbacks_.end(), [&](const StoredSetback& o) {
-        return overlap(o, b.checkpoint, b.dataset, range) && o.counts == counted;
-      });
-    };
-    const bool sure = one_by_one || left.size() == 1;
-    const bool over = tries(true) > config_.trial.retries || tries(false) > kMostLost || (!again && sure);
-    if (!over || dataset(b.dataset) == nullptr) continue;
-    if (auto ok = give_up(*c, b.dataset, range, reason_text(t.kind, t.why)); !ok) return ok;
-  }
+  const bool for_good = !again && (one_by_one || left.size() == 1);
+  for (const StoredSetback& b : setbacks)
+    if (auto ok = give_up_if_over(b, for_good); !ok) return ok;
   // The same failure over and over and never anything good: the command or the model is at fault, not the trials.
   if (!t.kind.empty() && counts && kinds_.count("") == 0) {
     const int same = ++kinds_[t.kind];
