@@ -77,6 +77,11 @@ void name_another(Note& note, const std::string& who) {
   if (note.count == kNamed + 1) note.first += " ...";
 }
 
+void look_afresh(const std::string& directory) {
+  std::error_code ignored;
+  for (fs::directory_iterator it(directory, ignored), end; !ignored && it != end; it.increment(ignored)) continue;
+}
+
 std::string state_directory(const EvalConfig& config) {
   return fs::absolute(fs::path(config.directory) / config.state).lexically_normal().string();
 }

@@ -191,6 +191,7 @@ Status Coordinator::watch_metrics() {
     auto result = read_result(directory);
     if (!result) {
       if (!runner_.gone(directory, m.handle)) continue;
+      look_afresh(directory);
       result = read_result(directory);
     }
     if (auto ok = end_metric(m, result ? &*result : nullptr); !ok) return ok;

@@ -32,6 +32,10 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+// Before it is believed that a file is not there: a client of NFS remembers names that were absent for up to a minute,
+// unless the directory is opened, which asks the server.
+void look_afresh(const std::string& directory);
+
 class Coordinator {
  public:
   Coordinator(const EvalConfig& config, TrialRunner& runner, const EvalHooks& hooks, RunStore store, std::string state)

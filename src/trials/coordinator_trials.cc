@@ -199,7 +199,7 @@ void Coordinator::plan() {
   shape.limit_s = config_.trial.limit_s;
   shape.several = config_.inference.several;
   shape.once = config_.scored_by_trials();
-  shape.error = guessed ? std::max(0.3, config_.simulate.prior_error) : config_.simulate.prior_error;
+  shape.error = guessed ? std::max(kErrorOfGuesses, config_.simulate.prior_error) : config_.simulate.prior_error;
   const std::vector<EvalTrial> trials = plan_trials(fresh, shape);
   units_ = std::move(fresh);
   unit_datasets_ = std::move(fresh_names);
@@ -433,6 +433,7 @@ Status Coordinator::watch_trials() {
     const std::string directory = trial_directory(t.id);
     auto result = read_result(directory);
     if (!result && runner_.gone(directory, t.handle)) {
+      look_afresh(directory);
       result = read_result(directory);  // it may have come just before
       if (auto ok = end_trial(t, result ? &*result : nullptr); !ok) return ok;
       continue;
@@ -543,6 +544,7 @@ double Coordinator::last_seen(const std::string& directory, double begun) const 
 Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
   std::vector<StoredPiece*> changed;
   std::vector<StoredMetric> voided;
+  look_afresh(trial_directory(t.id) + "/outputs");
   if (auto ok = look_for_outputs(t, result ? std::optional(*result) : std::nullopt, changed); !ok) return ok;
   look_again_at_outputs(t, result != nullptr && result->good(), changed, voided);
   t.ended = result ? result->ended : last_seen(trial_directory(t.id), t.begun);

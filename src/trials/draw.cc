@@ -65,6 +65,7 @@ BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed, const Mea
     u.split = config.may_split(d);
     u.metric_by_item = d.metric_by_item;
     const bool no_metric = config.scored_by_trials();
+    out.guessed = out.guessed || std::isnan(known.item_s);
     if (std::isnan(known.item_s) || (!no_metric && std::isnan(known.metric_item_s) && std::isnan(d.metric_s)))
       lacks[static_cast<std::size_t>(&d - config.datasets.data())] = true;
     out.start_s = std::max(out.start_s, known.item_fixed_s);
@@ -154,6 +155,7 @@ PlannedEvals plan_evals(const EvalConfig& config, BelievedUnits believed) {
   TrialShape shape = shape_of(config, out.nodes);
   cluster.start_s += believed.start_s;
   shape.start_s += believed.start_s;
+  if (believed.guessed) shape.error = std::max(kErrorOfGuesses, shape.error);
   const std::vector<EvalUnit>& units = believed.units;
   out.trials = plan_trials(units, shape);
   out.timeline = simulate_trials(out.trials, units, cluster, {});
