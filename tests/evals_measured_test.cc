@@ -91,5 +91,37 @@ TEST(EvalsMeasured, PiecesForTheMetricsSakeAreNoShorterThanLeast) {
   EXPECT_LE(pieces, 4u) << "21 s in all";
 }
 
+// What was measured of a model is that model's, and has the preparation in it.
+TEST(EvalsMeasured, ModelsHaveTimesOfTheirOwn) {
+  const auto config = parse_eval_config(
+      "[trial]\nlimit_s = 3600\n[[model]]\nname = \"small\"\n[[model]]\nname = \"large\"\n[[dataset]]\nname = \"d\"\n"
+      "items = 100\nitem_s = 3\nprepare_s = 20\nmetric_s = 1\nsplit = false\n[[dataset]]\nname = \"e\"\nitems = 10\n",
+      "c.toml");
+  ASSERT_TRUE(config) << config.error().line();
+  MeasuredByName measured;
+  measured[{"small", "d"}].item_s = 1;
+  measured[{"large", "d"}].item_s = 50;
+  measured[{"large", "d"}].item_fixed_s = 7;
+  measured[{"small", "e"}].item_s = measured[{"small", "e"}].metric_item_s = 2;
+  const BelievedUnits u = draw_units(*config, 1, measured);
+  ASSERT_EQ(u.units.size(), 4u);
+  EXPECT_EQ(u.units[0].item_s, 1);
+  EXPECT_EQ(u.units[0].prepare_s, 0);
+  EXPECT_EQ(u.units[2].checkpoint, 1);
+  EXPECT_EQ(u.units[2].item_s, 50);
+  EXPECT_EQ(u.units[2].dataset, 0);
+  EXPECT_EQ(u.units[1].item_s, 2);
+  EXPECT_EQ(u.units[3].item_s, 1) << "[prior]: it was not measured of this model";
+  EXPECT_EQ(u.start_s, 7);
+  EXPECT_EQ(u.defaulted, 1);
+  EXPECT_TRUE(u.guessed);
+  const BelievedUnits unknown = draw_units(*config, 1);
+  EXPECT_EQ(unknown.units[2].prepare_s, 20);
+  const PlannedEvals plan = plan_evals(*config, u);
+  ASSERT_EQ(plan.over_limit.size(), 1u);
+  EXPECT_EQ(plan.over_limit[0].first, "d");
+  EXPECT_EQ(plan.over_limit[0].second, 10 + 7 + 100 * 50.0);
+}
+
 }  // namespace
 }  // namespace orrery
