@@ -27,9 +27,9 @@ struct PlayedJob {
   // `said` over a result that is good.
   void ends(const Json& said = Json::object()) const {
     std::ofstream(directory + "/owner") << "1 1 host 0\n";
-    Json result{{"status", 0},        {"signal", 0},    {"error", ""},      {"cannot_start", false},
-                {"timed_out", false}, {"stopped", false}, {"no_model", false}, {"began", 1.0},
-                {"started", 1.0},     {"ended", 2.0},   {"load_s", 0.0},    {"load_from", "memory"},
+    Json result{{"status", 0},        {"signal", 0},         {"error", ""},       {"cannot_start", false},
+                {"timed_out", false}, {"stopped", false},    {"no_model", false}, {"began", 1.0},
+                {"started", 1.0},     {"ended", 2.0},        {"load_s", 0.0},     {"load_from", "memory"},
                 {"load_note", ""},    {"loaded_here", false}};
     result.update(said);
     std::ofstream(directory + "/result.part") << result.dump();
@@ -156,8 +156,8 @@ TEST_F(EvalsCoordinator, StartsThatAreRefusedWaitForWhatRuns) {
       first.push_back(j);
       return kRunning;
     }
-    if (j.trial && ++refused_trials <= 5) return fail("QOSMaxSubmitJobPerUserLimit", "sbatch");
-    if (!j.trial && ++refused_metrics <= 5) return fail("QOSMaxSubmitJobPerUserLimit", "sbatch");
+    if (j.trial && ++refused_trials <= 4) return fail("QOSMaxSubmitJobPerUserLimit", "sbatch");
+    if (!j.trial && ++refused_metrics <= 4) return fail("QOSMaxSubmitJobPerUserLimit", "sbatch");
     j.ends_well();
     if (!j.trial && !first.empty()) first.front().ends_well();
     return kRunning;
@@ -165,8 +165,8 @@ TEST_F(EvalsCoordinator, StartsThatAreRefusedWaitForWhatRuns) {
   const auto o = run(runner, 2);
   ASSERT_TRUE(o) << o.error().line();
   EXPECT_TRUE(o->complete);
-  EXPECT_EQ(refused_trials, 6);
-  EXPECT_EQ(refused_metrics, 7) << "and d1's";
+  EXPECT_EQ(refused_trials, 5);
+  EXPECT_EQ(refused_metrics, 6) << "and d1's";
   EXPECT_TRUE(has_note(*o, "starts-refused"));
 }
 

@@ -314,10 +314,10 @@ TEST(EvalsFiles, WhatIsCopiedWithItsTimesKeptHasNotSettled) {
 
 TEST(EvalsWords, AMetricTakesAllPiecesOfADatasetThatMayBeSplit) {
   const auto check = [](const std::string& metric, const std::string& dataset, const std::string& inference = "") {
-    const auto config = parse_eval_config("[[model]]\nname = \"m\"\n[inference]\ncommand = [\"x\", \"{output...}\"]\n" +
-                                              inference + "[metric]\n" + metric +
-                                              "[[dataset]]\nname = \"d\"\nitems = 10\n" + dataset,
-                                          "c.toml");
+    const auto config =
+        parse_eval_config("[[model]]\nname = \"m\"\n[inference]\ncommand = [\"x\", \"{output...}\"]\n" + inference +
+                              "[metric]\n" + metric + "[[dataset]]\nname = \"d\"\nitems = 10\n" + dataset,
+                          "c.toml");
     EXPECT_TRUE(config) << config.error().line();
     const auto ok = check_words(*config);
     return ok ? std::string() : ok.error().line();

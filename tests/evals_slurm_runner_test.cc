@@ -73,7 +73,8 @@ TEST_F(EvalsSlurmRunner, AStepWhoseStarterWasNotWrittenDownGoesOn) {
 }
 
 TEST_F(EvalsSlurmRunner, AControllerThatIsAwayIsAskedOnceARound) {
-  play("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; sleep 1; exit 1");
+  play("squeue",
+       "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; sleep 1; exit 1");
   const auto runner = slurm_runner(config_, "orrery");
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 20; ++i)

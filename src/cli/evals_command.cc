@@ -174,7 +174,9 @@ Command evals_command() {
           "is computed by a job on CPUs; from times that are known from before, small datasets share a trial, large "
           "ones "
           "are split, and those with long metrics come first.\n\n"
-          "plan prints the schedule and its makespan beside one trial a dataset (each loads the model from storage and "
+          "plan prints the schedule that run would begin with (one trial a dataset where that is shorter) and its "
+          "makespan "
+          "beside one trial a dataset (each loads the model from storage and "
           "holds its GPU through the metric), OpenCompass' size partitioner, and a lower bound: an uncontended load, "
           "then the longest piece that cannot be split or all inference over the GPUs. A second bound counts CPU jobs "
           "and judges as well, and `binds` names what is scarce.\n\n"
@@ -190,7 +192,9 @@ Command evals_command() {
                   {"--prior-error", "PCT",
                    "how far times turn out from what is believed, sigma in % (default: the file's, else 5)",
                    Takes::word},
-                  {"--watch", "", "run: when everything is done, wait for checkpoints that appear, until interrupted"},
+                  {"--watch", "",
+                   "run: when everything is done, wait for checkpoints that appear, until interrupted or "
+                   "nothing more can be begun"},
                   {"--html", "FILE",
                    "write one self-contained page: the schedule as a chart (of run: as it went), and the tables",
                    Takes::file},

@@ -408,9 +408,8 @@ Result<bool> Coordinator::round() {
                     &Coordinator::want_metrics, &Coordinator::begin_metrics, &Coordinator::dispatch})
     if (auto ok = (this->*step)(); !ok) return tl::unexpected(ok.error());
   // What was refused is planned or wanted again.
-  const bool wanted = refused_metrics_.waits() || std::any_of(metrics_.begin(), metrics_.end(), [](const auto& m) {
-                        return m.state == "wanted";
-                      });
+  const bool wanted = refused_metrics_.waits() ||
+                      std::any_of(metrics_.begin(), metrics_.end(), [](const auto& m) { return m.state == "wanted"; });
   if (!planned_.empty() || replan_ || wanted || anything_runs()) return true;
   // Whatever appears, no trial is begun any more, or no metric.
   if (!hopeless_.empty()) return false;

@@ -265,10 +265,10 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
     m.why = read.error().line();
   }
   const bool not_scored = m.kind == "no scores" && config_.metric.argv.empty();  // by the trial that should have
-  m.state = m.kind.empty()                                         ? "ended"
+  m.state = m.kind.empty()                                          ? "ended"
             : m.kind == "lost" || m.kind == "stopped" || not_scored ? "lost"
-            : again                                                ? "failed"
-                                                                   : "hopeless";
+            : again                                                 ? "failed"
+                                                                    : "hopeless";
   if (auto ok = store_.settle(m, scores); !ok) return ok;
   if (not_scored) return infer_again(m);
   if (m.kind.empty()) {

@@ -18,12 +18,12 @@
 
 namespace orrery {
 
-inline constexpr int kMostLost = 5;      // tries that ended without a trace, beside those that failed
+inline constexpr int kMostLost = 5;  // tries that ended without a trace, beside those that failed
 // Not by this process: its own interrupt() says "stopped" beforehand.
 inline constexpr const char* kToldToStop = "somebody else told it to stop (the time limit of its Slurm job?)";
 inline constexpr double kRefusedFor = 300;  // seconds without anything that runs: nobody waits any longer
-inline constexpr double kStopping = 10;  // seconds: what has not ended by then is killed
-inline constexpr int kSameFailures = 3;  // of the same kind, and nothing has ever worked: no more are begun
+inline constexpr double kStopping = 10;     // seconds: what has not ended by then is killed
+inline constexpr int kSameFailures = 3;     // of the same kind, and nothing has ever worked: no more are begun
 
 inline std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;

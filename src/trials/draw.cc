@@ -180,8 +180,8 @@ PlannedEvals plan_evals(const EvalConfig& config, BelievedUnits believed) {
   for (const EvalUnit& u : units)
     if (const double s = shortest_trial_s(u, shape); s > shape.limit_s) {
       const std::string& name = believed.datasets[static_cast<std::size_t>(u.dataset)];
-      const auto same = std::find_if(out.over_limit.begin(), out.over_limit.end(),
-                                     [&](const auto& o) { return o.first == name; });
+      const auto same =
+          std::find_if(out.over_limit.begin(), out.over_limit.end(), [&](const auto& o) { return o.first == name; });
       if (same == out.over_limit.end())
         out.over_limit.emplace_back(name, s);
       else

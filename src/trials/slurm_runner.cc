@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kPatience = 10;  // seconds, of what is asked for at the end
+constexpr double kPatience = 10;            // seconds, of what is asked for at the end
 constexpr std::size_t kMostElements = 500;  // of an array; Slurm's own limit is 1,001 unless it was changed
 
 class SlurmRunner final : public ClusterRunner {

@@ -98,7 +98,7 @@ class StepRunner final : public ClusterRunner {
     (void)run_captured({"scancel", fmt::format("{}.{}", owner.job, owner.step)}, {.timeout_s = 30});
   }
 
-  std::vector<Child> started_;  // srun, as far as they are not known to have ended
+  std::vector<Child> started_;                                       // srun, as far as they are not known to have ended
   std::map<std::string, std::pair<bool, Clock::time_point>> steps_;  // by the job's directory
 };
 
