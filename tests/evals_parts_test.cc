@@ -443,6 +443,25 @@ int job_in_a_process(const std::string& directory) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+TEST(EvalsJob, AnElementOfAnArraySaysWhichItIs) {
+  Place p;
+  ::setenv("SLURM_JOB_ID", "77", 1);
+  ::setenv("SLURM_ARRAY_JOB_ID", "70", 1);
+  ::setenv("SLURM_ARRAY_TASK_ID", "3", 1);
+  write(p / "job/x", "");
+  ASSERT_TRUE(write_job(p / "job", {.argv = {"true"}}));
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(run_job(p / "job"));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"}) ::unsetenv(name);
+  const auto owner = read_owner(p / "job");
+  ASSERT_TRUE(owner);
+  EXPECT_EQ(owner->job, 77);
+  EXPECT_EQ(owner->step, "");
+  EXPECT_EQ(owner->element, "70_3");
+}
+
 TEST(EvalsJob, WhoeverIsFirstHasIt) {
   Place p;
   fs::create_directories(p / "j");

@@ -84,6 +84,17 @@ TEST_F(EvalsSlurmRunner, AControllerThatIsAwayIsAskedOnceARound) {
   EXPECT_LT(std::count(asked.begin(), asked.end(), '\n'), 20);
 }
 
+TEST_F(EvalsSlurmRunner, OneElementIsStoppedAndNotItsArray) {
+  play("scancel", "true");
+  const auto runner = slurm_runner(config_, "orrery");
+  const std::string first = job("trial-1"), second = job("trial-2", true);
+  std::ofstream(first + "/owner") << "1 1 n1 77 - 77_3\n";
+  runner->ask_to_stop(first, "array");
+  EXPECT_EQ(calls("scancel"), "77_3\n");
+  runner->ask_to_stop(second, "array");
+  EXPECT_EQ(calls("scancel"), "77_3\n77\n") << "of an owner that said no more";
+}
+
 // What nobody asks about any more, since its result is there.
 TEST_F(EvalsSlurmRunner, NoZombieStaysOfJobsThatEnded) {
   play("srun", "exit 0");

@@ -3,12 +3,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -36,7 +38,11 @@ class StateLock {
     if (lock.fd_ < 0) return fail(std::string("cannot be opened: ") + std::strerror(errno), path);
     struct flock whole {};
     whole.l_type = F_WRLCK;
-    if (::fcntl(lock.fd_, F_OFD_SETLK, &whole) != 0) {
+    int locked = 0;
+    // A process that its owner had just forked when it was killed has the lock until it becomes another program.
+    for (int i = 0; (locked = ::fcntl(lock.fd_, F_OFD_SETLK, &whole)) != 0 && i < 500 && lock.owner_is_dead(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (locked != 0) {
       if (errno != EAGAIN && errno != EACCES)
         return fail(std::string("cannot be locked: ") + std::strerror(errno), path);
       char who[256] = "";
@@ -47,9 +53,7 @@ class StateLock {
       return fail(fmt::format("another coordinator works here ({})", std::string(who, std::strcspn(who, "\n"))), state,
                   "wait for it, or stop it");
     }
-    char host[256] = "";
-    ::gethostname(host, sizeof host - 1);
-    const std::string who = fmt::format("process {} on {}\n", ::getpid(), host);
+    const std::string who = fmt::format("process {} on {}\n", ::getpid(), own_host());
     if (::ftruncate(lock.fd_, 0) == 0) (void)!::pwrite(lock.fd_, who.data(), who.size(), 0);
     return lock;
   }
@@ -61,6 +65,23 @@ class StateLock {
 
  private:
   StateLock() = default;
+  static std::string own_host() {
+    char host[256] = "";
+    ::gethostname(host, sizeof host - 1);
+    return host;
+  }
+  // As far as this host can tell. Leaves errno as it is.
+  bool owner_is_dead() const {
+    const int error = errno;
+    char who[256] = "";
+    const ssize_t n = ::pread(fd_, who, sizeof who - 1, 0);
+    long pid = 0;
+    char host[256] = "";
+    const bool dead = n > 0 && std::sscanf(who, "process %ld on %255s", &pid, host) == 2 && own_host() == host &&
+                      ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
+    errno = error;
+    return dead;
+  }
   int fd_ = -1;
 };
 

@@ -324,7 +324,8 @@ void Coordinator::void_metrics(const StoredPiece& p, std::vector<StoredMetric>& 
   };
   for (StoredMetric& m : metrics_) {
     if (!of_it(m) || m.state == "wanted" || m.state == "lost") continue;
-    if (m.state == "started") {
+    // One that nobody has claimed ends as soon as it begins; on Slurm, asked to stop, its whole array would.
+    if (m.state == "started" && !revoke_job(metric_directory(m.id))) {
       runner_.ask_to_stop(metric_directory(m.id), m.handle);
       runner_.stop(metric_directory(m.id), m.handle, kStopping);
     }

@@ -181,7 +181,9 @@ std::optional<JobOwner> read_owner(const std::string& directory) {
     return o;
   }
   o.process.pid = static_cast<pid_t>(std::strtol(word.c_str(), nullptr, 10));
-  in >> o.process.started >> o.host >> o.job >> o.step;
+  in >> o.process.started >> o.host >> o.job >> o.step >> o.element;
+  for (std::string* text : {&o.step, &o.element})
+    if (*text == "-") text->clear();
   return o;
 }
 
@@ -221,8 +223,11 @@ int run_job(const std::string& directory) {
   const char* const node = std::getenv("SLURMD_NODENAME");
   const char* const job = std::getenv("SLURM_JOB_ID");
   const char* const step = std::getenv("SLURM_STEP_ID");
-  const std::string who = fmt::format("{} {} {} {}\n", identity(self), node != nullptr ? node : host,
-                                      job != nullptr ? job : "0", step != nullptr ? step : "");
+  const char* const array = std::getenv("SLURM_ARRAY_JOB_ID");
+  const char* const index = std::getenv("SLURM_ARRAY_TASK_ID");
+  const std::string element = array != nullptr && index != nullptr ? fmt::format("{}_{}", array, index) : "-";
+  const std::string who = fmt::format("{} {} {} {} {}\n", identity(self), node != nullptr ? node : host,
+                                      job != nullptr ? job : "0", step != nullptr ? step : "-", element);
   if (!make_once(directory + "/owner", who)) return 2;  // revoked, or somebody's
   JobResult r;
   r.began = unix_seconds();

@@ -52,7 +52,8 @@ struct JobOwner {
   Child process;
   std::string host;
   std::int64_t job = 0;  // Slurm's; 0 = none
-  std::string step;      // of it
+  std::string step;      // of it; "" = none
+  std::string element;   // ARRAY_INDEX of an array: the job's number alone may be that of the whole array
 };
 std::optional<JobOwner> read_owner(const std::string& directory);
 // Makes sure that nobody begins this job any more. False: somebody has begun it.

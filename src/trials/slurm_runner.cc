@@ -61,7 +61,10 @@ class SlurmRunner final : public ClusterRunner {
     const bool nobody = revoke_job(directory);
     const auto owner = read_owner(directory);
     if (!nobody && owner && owner->job != 0) {
-      (void)slurm::cancel(slurm::JobId{owner->job}, terms(kPatience));
+      if (owner->element.empty())
+        (void)slurm::cancel(slurm::JobId{owner->job}, terms(kPatience));
+      else
+        (void)run_captured({"scancel", owner->element}, {.timeout_s = 30});
       return;
     }
     if (const std::vector<slurm::Job>* rows = handle.empty() ? nullptr : rows_of(handle, {}))
