@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "reports/evals.h"
 #include "trials/draw.h"
 #include "trials/measured.h"
 #include "trials/plan.h"
@@ -121,6 +122,43 @@ TEST(EvalsMeasured, ModelsHaveTimesOfTheirOwn) {
   ASSERT_EQ(plan.over_limit.size(), 1u);
   EXPECT_EQ(plan.over_limit[0].first, "d");
   EXPECT_EQ(plan.over_limit[0].second, 10 + 7 + 100 * 50.0);
+}
+
+// The yardsticks of a run count the start once, and are those of the model that was evaluated.
+TEST(EvalsMeasured, YardsticksOfARunAreOfWhatRan) {
+  const auto config = parse_eval_config(
+      "[cluster]\nlink_gbit_per_s = 8\n[trial]\nstart_s = 10\n[[model]]\nname = \"other\"\n[[model]]\nname = \"m\"\n"
+      "[inference]\ncommand = [\"x\"]\n[[dataset]]\nname = \"d\"\nitems = 10\n[[dataset]]\nname = \"e\"\nitems = 5\n",
+      "c.toml");
+  ASSERT_TRUE(config) << config.error().line();
+  EvalOutcome o;
+  o.checkpoints.push_back({1, "m", "step-1", "/c/step-1", "f", 2'000'000'000, "ready", ""});  // 2 s
+  StoredTrial t;
+  t.id = t.checkpoint = 1;
+  t.begun = 1000;
+  t.loaded = 1002;
+  t.ended = 1042;
+  o.trials.push_back(t);
+  const auto piece = [&](const char* dataset, std::int64_t items, double ended) {
+    StoredPiece p;
+    p.trial = p.checkpoint = 1;
+    p.dataset = dataset;
+    p.items = items;
+    p.state = "dumped";
+    p.ended = ended;
+    o.pieces.push_back(p);
+  };
+  piece("d", 10, 1032);  // 20 s after the start
+  piece("e", 5, 1042);
+  const Document d = evals_run_document(*config, o);
+  const Table& top = d.sections.front().table;
+  const auto value = [&](const std::string& key) {
+    for (std::size_t c = 0; c < top.columns.size(); ++c)
+      if (top.columns[c].key == key) return std::get<double>(top.rows.front()[c]);
+    return -1.0;
+  };
+  EXPECT_DOUBLE_EQ(value("baseline_s"), 2 + 10 + 20 + 2 + 10 + 10) << "each loads and starts";
+  EXPECT_DOUBLE_EQ(value("lower_bound_s"), 2 + 30);
 }
 
 }  // namespace

@@ -102,11 +102,14 @@ Result<int> run_for_real(const EvalConfig& config, const Args& args, const RunOp
   };
   hooks.stop = [] { return asked_to_stop != 0; };
   hooks.watch = args.has("--watch");
-  bool told = false;
+  bool told = false, told_refused = false;
   hooks.progress = [&](const EvalProgress& p) {
     if (hooks.watch && !p.absent.empty() && !told)
       fmt::print(stderr, "orrery evals: waiting for a directory of checkpoints that is not there: {}\n", p.absent);
     told = told || !p.absent.empty();
+    if (!p.refused.empty() && !told_refused)
+      fmt::print(stderr, "orrery evals: starts are refused, and asked for again: {}\n", p.refused);
+    told_refused = !p.refused.empty();
     progress.stage(fmt::format("{} of {} scored, {} failed; {} trials, {} metrics run", p.scored, p.datasets, p.failed,
                                p.trials, p.metrics));
     progress.update(static_cast<std::uint64_t>(p.scored + p.failed), static_cast<std::uint64_t>(p.datasets));

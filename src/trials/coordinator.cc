@@ -469,6 +469,8 @@ Status Coordinator::interrupt() {
 EvalProgress Coordinator::progress() const {
   EvalProgress p;
   if (const auto none = without_directory(); !none.empty()) p.absent = checkpoints_directory(*none.front());
+  // Where nothing was ever begun the run ends soon, and says so.
+  if (any_begun_) p.refused = !refused_trials_.why.empty() ? refused_trials_.why : refused_metrics_.why;
   for (const StoredCheckpoint& c : checkpoints_)
     for (const EvalDataset& d : config_.datasets) {
       ++p.datasets;

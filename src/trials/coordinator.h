@@ -30,7 +30,8 @@ void name_another(Note& note, const std::string& who);
 
 struct EvalProgress {
   std::int64_t scored = 0, datasets = 0, trials = 0, metrics = 0, failed = 0;  // trials, metrics: running now
-  std::string absent;  // a directory of checkpoints that is not there (yet)
+  std::string absent;   // a directory of checkpoints that is not there (yet)
+  std::string refused;  // why starts are not taken now: they are asked for again
 };
 
 struct EvalHooks {

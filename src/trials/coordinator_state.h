@@ -70,6 +70,7 @@ class Coordinator {
   struct Refused {
     int times = 0;
     double since = 0, until = 0, pause_s = 0;
+    std::string why;
     bool waits() const { return unix_seconds() < until; }
   };
   Status count_refused(const std::vector<Result<std::string>>& handles, Refused& refused);

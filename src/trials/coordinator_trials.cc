@@ -421,8 +421,8 @@ Status Coordinator::count_refused(const std::vector<Result<std::string>>& handle
   if (for_good && !anything_runs()) return tl::unexpected(handles.front().error());
   refused.pause_s = std::min(60.0, refused.times == 1 ? 5 * hooks_.poll_s : 2 * refused.pause_s);
   refused.until = now + refused.pause_s;
-  notes_.add("starts-refused", Severity::info, 1, handles.front().error().line(),
-             "they were asked for again, until they were taken");
+  refused.why = handles.front().error().line();
+  notes_.add("starts-refused", Severity::info, 1, refused.why, "they were asked for again, until they were taken");
   return {};
 }
 
