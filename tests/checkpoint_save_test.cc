@@ -53,6 +53,19 @@ Outcome save(Writer& w, std::int64_t step) {
   return saved ? *saved : Outcome::skipped;
 }
 
+TEST(CheckpointSave, ARelativeDirectoryOutlivesAChangeOfTheWorkingOne) {
+  const Scratch dir;
+  const fs::path before = fs::current_path();
+  fs::current_path(dir.path);
+  auto w = Writer::open(small_options("c"));
+  fs::current_path(before);
+  ASSERT_TRUE(w) << w.error().line();
+  save_now(*w, 3);
+  const auto found = Checkpoint::newest_good(dir / "c");
+  ASSERT_TRUE(found && *found);
+  EXPECT_EQ((*found)->step(), 3);
+}
+
 TEST(CheckpointSave, ComesBack) {
   const Scratch dir;
   {

@@ -250,6 +250,32 @@ TEST(CliEvalsRun, TwoCoordinatorsAreOneTooMany) {
   expect_scored_once(e.answer(), "step-1", 2, 20);
 }
 
+TEST(CliEvalsRun, ToldToStopWhileTheModelIsLoadedTheJobsHearIt) {
+  Evaluation e;
+  e.plain(3, 20);
+  e.inference += "several = false\n";
+  e.cluster += "load_bytes_per_s = 400000\n";  // 100 s
+  write_text(e.dir / "checkpoints/step-1/weights", std::string(40'000'000, 'w'));
+  const Child c = begin(e);
+  std::vector<fs::path> jobs;
+  ASSERT_TRUE(eventually([&] {
+    jobs.clear();
+    std::error_code not_yet;
+    for (const auto& job : fs::directory_iterator(e.dir / "state/jobs", not_yet))
+      if (fs::exists(job.path() / "owner")) jobs.push_back(job.path());
+    return jobs.size() >= 3;
+  })) << read_file(e.dir / "err");
+  ::kill(c.pid, SIGTERM);
+  ASSERT_TRUE(wait_child(c, 90));
+  for (const fs::path& job : jobs) {
+    const Json result = Json::parse(read_file(job / "result.json"), nullptr, false);
+    ASSERT_TRUE(result.is_object()) << "killed: " << job;
+    EXPECT_EQ(result["stopped"], true);
+  }
+  EXPECT_TRUE(e.memory_is_empty());
+  for (const auto& t : Json::parse(read_file(e.dir / "out"))["trials"]) EXPECT_EQ(t["kind"], "stopped");
+}
+
 TEST(CliEvalsRun, ACheckpointThatIsStillBeingWrittenIsWaitedFor) {
   Evaluation e;
   e.plain(2, 20);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "reports/evals.h"
 #include "trials/draw.h"
 #include "trials/measured.h"
 #include "trials/plan.h"
@@ -89,6 +90,75 @@ TEST(EvalsMeasured, PiecesForTheMetricsSakeAreNoShorterThanLeast) {
   std::size_t pieces = 0;
   for (const EvalTrial& t : plan_trials({u}, {.gpus = 4, .start_s = 0, .least_s = 5})) pieces += t.pieces.size();
   EXPECT_LE(pieces, 4u) << "21 s in all";
+}
+
+// What was measured of a model is that model's, and has the preparation in it.
+TEST(EvalsMeasured, ModelsHaveTimesOfTheirOwn) {
+  const auto config = parse_eval_config(
+      "[trial]\nlimit_s = 3600\n[[model]]\nname = \"small\"\n[[model]]\nname = \"large\"\n[[dataset]]\nname = \"d\"\n"
+      "items = 100\nitem_s = 3\nprepare_s = 20\nmetric_s = 1\nsplit = false\n[[dataset]]\nname = \"e\"\nitems = 10\n",
+      "c.toml");
+  ASSERT_TRUE(config) << config.error().line();
+  MeasuredByName measured;
+  measured[{"small", "d"}].item_s = 1;
+  measured[{"large", "d"}].item_s = 50;
+  measured[{"large", "d"}].item_fixed_s = 7;
+  measured[{"small", "e"}].item_s = measured[{"small", "e"}].metric_item_s = 2;
+  const BelievedUnits u = draw_units(*config, 1, measured);
+  ASSERT_EQ(u.units.size(), 4u);
+  EXPECT_EQ(u.units[0].item_s, 1);
+  EXPECT_EQ(u.units[0].prepare_s, 0);
+  EXPECT_EQ(u.units[2].checkpoint, 1);
+  EXPECT_EQ(u.units[2].item_s, 50);
+  EXPECT_EQ(u.units[2].dataset, 0);
+  EXPECT_EQ(u.units[1].item_s, 2);
+  EXPECT_EQ(u.units[3].item_s, 1) << "[prior]: it was not measured of this model";
+  EXPECT_EQ(u.start_s, 7);
+  EXPECT_EQ(u.defaulted, 1);
+  EXPECT_TRUE(u.guessed);
+  const BelievedUnits unknown = draw_units(*config, 1);
+  EXPECT_EQ(unknown.units[2].prepare_s, 20);
+  const PlannedEvals plan = plan_evals(*config, u);
+  ASSERT_EQ(plan.over_limit.size(), 1u);
+  EXPECT_EQ(plan.over_limit[0].first, "d");
+  EXPECT_EQ(plan.over_limit[0].second, 10 + 7 + 100 * 50.0);
+}
+
+// The yardsticks of a run count the start once, and are those of the model that was evaluated.
+TEST(EvalsMeasured, YardsticksOfARunAreOfWhatRan) {
+  const auto config = parse_eval_config(
+      "[cluster]\nlink_gbit_per_s = 8\n[trial]\nstart_s = 10\n[[model]]\nname = \"other\"\n[[model]]\nname = \"m\"\n"
+      "[inference]\ncommand = [\"x\"]\n[[dataset]]\nname = \"d\"\nitems = 10\n[[dataset]]\nname = \"e\"\nitems = 5\n",
+      "c.toml");
+  ASSERT_TRUE(config) << config.error().line();
+  EvalOutcome o;
+  o.checkpoints.push_back({1, "m", "step-1", "/c/step-1", "f", 2'000'000'000, "ready", ""});  // 2 s
+  StoredTrial t;
+  t.id = t.checkpoint = 1;
+  t.begun = 1000;
+  t.loaded = 1002;
+  t.ended = 1042;
+  o.trials.push_back(t);
+  const auto piece = [&](const char* dataset, std::int64_t items, double ended) {
+    StoredPiece p;
+    p.trial = p.checkpoint = 1;
+    p.dataset = dataset;
+    p.items = items;
+    p.state = "dumped";
+    p.ended = ended;
+    o.pieces.push_back(p);
+  };
+  piece("d", 10, 1032);  // 20 s after the start
+  piece("e", 5, 1042);
+  const Document d = evals_run_document(*config, o);
+  const Table& top = d.sections.front().table;
+  const auto value = [&](const std::string& key) {
+    for (std::size_t c = 0; c < top.columns.size(); ++c)
+      if (top.columns[c].key == key) return std::get<double>(top.rows.front()[c]);
+    return -1.0;
+  };
+  EXPECT_DOUBLE_EQ(value("baseline_s"), 2 + 10 + 20 + 2 + 10 + 10) << "each loads and starts";
+  EXPECT_DOUBLE_EQ(value("lower_bound_s"), 2 + 30);
 }
 
 }  // namespace

@@ -79,6 +79,28 @@ TEST(EvalsCopy, OneReadsTheOthersWait) {
   EXPECT_FALSE(hold_copy(terms, p / "c", files->fingerprint).held());
 }
 
+TEST(EvalsCopy, WhoeverIsToldToStopStopsInMidLoad) {
+  Place p;
+  write(p / "c/a.bin", std::string(8'000'000, 'a'));
+  const auto files = look_at_checkpoint(p / "c");
+  ASSERT_TRUE(files);
+  CopyTerms terms = p.terms();
+  terms.bytes_per_s = 1e6;
+  std::atomic<int> looks = 0;
+  std::vector<std::string> said(2);
+  std::vector<std::thread> threads;
+  for (std::string& what : said)  // one copies, one waits for it
+    threads.emplace_back([&] {
+      bool no_room = false;
+      const auto copy = acquire_copy(terms, p / "c", *files, no_room, [&] { return ++looks > 40; });
+      what = copy ? "" : copy.error().what;
+    });
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(said, (std::vector<std::string>{"was told to stop", "was told to stop"}));
+  EXPECT_EQ(sweep_copies(terms, 0), 0u) << "nothing is left of it";
+  EXPECT_TRUE(fs::is_empty(p / "memory"));
+}
+
 TEST(EvalsCopy, HeldByAProcessUntilItIsKilled) {
   Place p;
   write(p / "c/a.bin", "a");
@@ -278,6 +300,41 @@ TEST(EvalsFiles, TheFingerprintTellsStatesApart) {
   EXPECT_NE(look_at_checkpoint(p / "c")->fingerprint, one);
 }
 
+TEST(EvalsFiles, WhatIsCopiedWithItsTimesKeptHasNotSettled) {
+  Place p;
+  write(p / "c/a.bin", "a");
+  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(24);
+  fs::last_write_time(p / "c/a.bin", old);
+  const auto first = look_at_checkpoint(p / "c");
+  ASSERT_TRUE(first);
+  EXPECT_GT(first->settled_ns, first->files.front().changed_ns + 23 * std::int64_t{3'600'000'000'000});
+  fs::permissions(p / "c/a.bin", fs::perms::owner_read);
+  EXPECT_EQ(look_at_checkpoint(p / "c")->fingerprint, first->fingerprint) << "of sizes and times of change alone";
+}
+
+TEST(EvalsWords, AMetricTakesAllPiecesOfADatasetThatMayBeSplit) {
+  const auto check = [](const std::string& metric, const std::string& dataset, const std::string& inference = "") {
+    const auto config =
+        parse_eval_config("[[model]]\nname = \"m\"\n[inference]\ncommand = [\"x\", \"{output...}\"]\n" + inference +
+                              "[metric]\n" + metric + "[[dataset]]\nname = \"d\"\nitems = 10\n" + dataset,
+                          "c.toml");
+    EXPECT_TRUE(config) << config.error().line();
+    const auto ok = check_words(*config);
+    return ok ? std::string() : ok.error().line();
+  };
+  const std::string one = "command = [\"s\", \"{output}\"]\n";
+  EXPECT_EQ(check(one, ""),
+            "c.toml: [metric] {output} stands for one piece, and there are several ({output...}; or split = false or "
+            "metric_by_item = true of dataset d)");
+  EXPECT_EQ(check("command = [\"s\"]\nscores_file = \"{outputs}/{first}.json\"\n", "").substr(0, 23),
+            "c.toml: [metric] {first");
+  EXPECT_EQ(check("command = [\"s\", \"{output...}\", \"{task}\"]\n", ""), "");
+  EXPECT_EQ(check(one, "split = false\n"), "");
+  EXPECT_EQ(check(one, "metric_by_item = true\n"), "");
+  EXPECT_EQ(check(one, "", "splits = false\n"), "");
+  EXPECT_EQ(check("scores_file = \"{first}.json\"\n", ""), "") << "the trial scores: of one piece";
+}
+
 TEST(EvalsWords, PlaceholdersAreFilled) {
   CommandWords w{"/c/step-1",
                  "step-1",
@@ -384,6 +441,25 @@ int job_in_a_process(const std::string& directory) {
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(EvalsJob, AnElementOfAnArraySaysWhichItIs) {
+  Place p;
+  ::setenv("SLURM_JOB_ID", "77", 1);
+  ::setenv("SLURM_ARRAY_JOB_ID", "70", 1);
+  ::setenv("SLURM_ARRAY_TASK_ID", "3", 1);
+  write(p / "job/x", "");
+  ASSERT_TRUE(write_job(p / "job", {.argv = {"true"}}));
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(run_job(p / "job"));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"}) ::unsetenv(name);
+  const auto owner = read_owner(p / "job");
+  ASSERT_TRUE(owner);
+  EXPECT_EQ(owner->job, 77);
+  EXPECT_EQ(owner->step, "");
+  EXPECT_EQ(owner->element, "70_3");
 }
 
 TEST(EvalsJob, WhoeverIsFirstHasIt) {

@@ -1,7 +1,9 @@
 // Jobs of an evaluation on Slurm, its commands played by scripts: what is refused in part, and what nobody wrote down.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 
 #include "temp_dir.h"
@@ -68,6 +70,49 @@ TEST_F(EvalsSlurmRunner, AStepWhoseStarterWasNotWrittenDownGoesOn) {
   EXPECT_FALSE(runner->gone(job("trial-1", true), ""));
   EXPECT_NE(calls("squeue").find("-s "), std::string::npos) << "it is asked whether the step runs";
   EXPECT_EQ(calls("scancel"), "");
+}
+
+TEST_F(EvalsSlurmRunner, AControllerThatIsAwayIsAskedOnceARound) {
+  play("squeue",
+       "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; sleep 1; exit 1");
+  const auto runner = slurm_runner(config_, "orrery");
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 20; ++i)
+    EXPECT_FALSE(runner->gone(job("trial-" + std::to_string(i), true), "array-" + std::to_string(i)));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60)) << "each would be 120 s";
+  const std::string asked = calls("squeue");
+  EXPECT_LT(std::count(asked.begin(), asked.end(), '\n'), 20);
+}
+
+TEST_F(EvalsSlurmRunner, OneElementIsStoppedAndNotItsArray) {
+  play("scancel", "true");
+  const auto runner = slurm_runner(config_, "orrery");
+  const std::string first = job("trial-1"), second = job("trial-2", true);
+  std::ofstream(first + "/owner") << "1 1 n1 77 - 77_3\n";
+  runner->ask_to_stop(first, "array");
+  EXPECT_EQ(calls("scancel"), "77_3\n");
+  runner->ask_to_stop(second, "array");
+  EXPECT_EQ(calls("scancel"), "77_3\n77\n") << "of an owner that said no more";
+}
+
+// What nobody asks about any more, since its result is there.
+TEST_F(EvalsSlurmRunner, NoZombieStaysOfJobsThatEnded) {
+  play("srun", "exit 0");
+  ::setenv("SLURM_JOB_ID", "77", 1);
+  for (const bool local : {true, false}) {
+    SCOPED_TRACE(local);
+    const auto runner = local ? local_runner(config_, dir_ / "srun") : step_runner(config_, "orrery");
+    const auto first = runner->start({{job("trial-1"), {"", 0}, {}}});
+    ASSERT_TRUE(first.front()) << first.front().error().line();
+    const pid_t pid = child_of(*first.front()).pid;
+    siginfo_t ended{};
+    ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT), 0);  // it is left as a zombie
+    const auto second = runner->start({{job("trial-2"), {"", 0}, {}}});
+    ASSERT_TRUE(second.front());
+    EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT | WNOHANG), -1);
+    EXPECT_TRUE(wait_child(child_of(*second.front()), 60));
+  }
+  ::unsetenv("SLURM_JOB_ID");
 }
 
 // Slurm's accounts say that a job runs until well after its end.

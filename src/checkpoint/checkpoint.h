@@ -71,7 +71,7 @@ using StorageFault = std::function<int(std::string_view operation, const std::st
 
 // All times are seconds from 0 to 1e9.
 struct Options {
-  std::string directory;    // made if absent; its parent must exist
+  std::string directory;    // made if absent; its parent must exist. Relative: to where open() is called
   int rank = 0, world = 1;  // world: at most a million
   // The same text in all ranks of a run, another one in every run (restart). Empty: made up for one rank; for more,
   // Slurm's job, step and restart number, without which open() fails.

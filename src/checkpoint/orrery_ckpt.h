@@ -62,7 +62,8 @@ typedef struct orrery_ckpt_reader orrery_ckpt_reader;
 /* In brackets what orrery_ckpt_options_init sets. Times are seconds from 0 to 1e9. */
 typedef struct {
   size_t struct_size;
-  const char* directory; /* made if absent; its parent must exist. All ranks see the same one */
+  const char* directory; /* made if absent; its parent must exist. All ranks see the same one. Relative: to where the
+                             writer is opened */
   int32_t rank, world;   /* [0, 1]; world at most a million */
   /* The same text in all ranks of a run, another in every run (restart): parts of two runs are never mixed. NULL or "":
    * made up for one rank; for more, Slurm's job, step and restart number, without which open fails. */

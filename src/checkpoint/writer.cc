@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <limits>
 #include <mutex>
 #include <numeric>
@@ -137,7 +138,10 @@ void write_one(State& s, Job& job) {
   }
   if (!job.gave_up.empty() && s.options.world > 1) {
     // If this fails too rank 0 hears nothing and waits for peer_timeout_s; no more can be done from here.
-    (void)write_refusal(s.root, job.shard.attempt, s.options.rank, job.gave_up);
+    try {
+      (void)write_refusal(s.root, job.shard.attempt, s.options.rank, job.gave_up);
+    } catch (const std::exception&) {  // as above
+    }
   }
   const Lock guard(s.mutex);
   if (job.buffer >= 0) {
@@ -418,9 +422,14 @@ Writer::~Writer() {
   if (impl_->forked()) (void)impl_.release();  // its threads are not this process's to join
 }
 
-Result<Writer> Writer::open(const Options& o) {
+Result<Writer> Writer::open(const Options& given) {
+  Options o = given;
   if (o.directory.empty()) return fail("no directory for checkpoints");
   if (o.directory.find('\0') != std::string::npos) return fail("a directory's name has a zero byte in it");
+  // Its path is looked at again at each write, and a job may go to another working directory.
+  std::error_code nowhere;
+  o.directory = std::filesystem::absolute(o.directory, nowhere).string();
+  if (nowhere) return fail("has no absolute path: " + nowhere.message(), given.directory);
   if (o.world < 1 || o.world > max_world) return fail(fmt::format("world is not from 1 to {}", max_world), o.directory);
   if (o.rank < 0 || o.rank >= o.world) return fail("rank is not one of the world", o.directory);
   if (o.buffers < 1 || o.buffers > max_buffers) {

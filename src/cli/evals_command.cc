@@ -102,11 +102,14 @@ Result<int> run_for_real(const EvalConfig& config, const Args& args, const RunOp
   };
   hooks.stop = [] { return asked_to_stop != 0; };
   hooks.watch = args.has("--watch");
-  bool told = false;
+  bool told = false, told_refused = false;
   hooks.progress = [&](const EvalProgress& p) {
     if (hooks.watch && !p.absent.empty() && !told)
       fmt::print(stderr, "orrery evals: waiting for a directory of checkpoints that is not there: {}\n", p.absent);
     told = told || !p.absent.empty();
+    if (!p.refused.empty() && !told_refused)
+      fmt::print(stderr, "orrery evals: starts are refused, and asked for again: {}\n", p.refused);
+    told_refused = !p.refused.empty();
     progress.stage(fmt::format("{} of {} scored, {} failed; {} trials, {} metrics run", p.scored, p.datasets, p.failed,
                                p.trials, p.metrics));
     progress.update(static_cast<std::uint64_t>(p.scored + p.failed), static_cast<std::uint64_t>(p.datasets));
@@ -176,7 +179,9 @@ Command evals_command() {
           "is computed by a job on CPUs; from times that are known from before, small datasets share a trial, large "
           "ones "
           "are split, and those with long metrics come first.\n\n"
-          "plan prints the schedule and its makespan beside one trial a dataset (each loads the model from storage and "
+          "plan prints the schedule that run would begin with (one trial a dataset where that is shorter) and its "
+          "makespan "
+          "beside one trial a dataset (each loads the model from storage and "
           "holds its GPU through the metric), OpenCompass' size partitioner, and a lower bound: an uncontended load, "
           "then the longest piece that cannot be split or all inference over the GPUs. A second bound counts CPU jobs "
           "and judges as well, and `binds` names what is scarce.\n\n"
@@ -192,7 +197,9 @@ Command evals_command() {
                   {"--prior-error", "PCT",
                    "how far times turn out from what is believed, sigma in % (default: the file's, else 5)",
                    Takes::word},
-                  {"--watch", "", "run: when everything is done, wait for checkpoints that appear, until interrupted"},
+                  {"--watch", "",
+                   "run: when everything is done, wait for checkpoints that appear, until interrupted or "
+                   "nothing more can be begun"},
                   {"--html", "FILE",
                    "write one self-contained page: the schedule as a chart (of run: as it went), and the tables",
                    Takes::file},

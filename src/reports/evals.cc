@@ -74,7 +74,7 @@ void add_trials(const EvalConfig& config, const BelievedUnits& believed, const s
 
 // One line a GPU, a mark for what it does in the middle of each stretch; below them how many metric jobs run.
 Section gantt_section(const EvalConfig& config, std::int64_t nodes, const std::vector<EvalTrial>& trials,
-                      const EvalTimeline& timeline, unsigned width) {
+                      const EvalTimeline& timeline, double start_s, unsigned width) {
   Section s{.key = "gantt", .title = "Schedule (. loads, s starts, # and = infer, metric jobs by number)", .table = {}};
   s.table.columns = {{.key = "lane", .text_only = true},
                      {.key = "time", .title = fmt::format("0 s to {:.0f} s", timeline.makespan_s), .text_only = true}};
@@ -94,7 +94,7 @@ Section gantt_section(const EvalConfig& config, std::int64_t nodes, const std::v
     const TrialSpan& span = timeline.trials[t];
     std::string& lane = lanes[static_cast<std::size_t>(span.node * config.cluster.gpus_per_node + span.gpu)];
     paint(lane, span.start_s, span.loaded_s, '.');
-    double from = span.loaded_s + config.trial.start_s;
+    double from = span.loaded_s + start_s;
     paint(lane, span.loaded_s, from, 's');
     for (std::size_t p = 0; p < span.piece_end_s.size(); ++p) {
       paint(lane, from, span.piece_end_s[p], p % 2 == 0 ? '#' : '=');
@@ -214,7 +214,8 @@ Document evals_plan_document(const EvalConfig& config, const PlannedEvals& plan,
   d.command = "evals";
   d.sections.push_back(summary(plan.timeline.makespan_s, plan.baseline_s, plan.size_partitioner_s, plan.bound_s));
   add_trials(config, plan.believed, plan.trials, plan.timeline, "planned", d);
-  d.sections.push_back(gantt_section(config, plan.nodes, plan.trials, plan.timeline, width));
+  d.sections.push_back(gantt_section(config, plan.nodes, plan.trials, plan.timeline,
+                                     config.trial.start_s + plan.believed.start_s, width));
   d.sections.push_back(no_scores());
   add_notes(config, plan.believed, d);
   add_binding(config, plan, d);
@@ -284,7 +285,7 @@ Document evals_simulate_document(const EvalConfig& config, const std::vector<Sim
   add_trials(config, first.first_units, first.first_trials, first.first, "simulated", d);
   for (Section& s : d.sections)
     if (s.key == "trials") s.title = "";  // of one draw: for tools
-  Section gantt = gantt_section(config, first.nodes, first.first_trials, first.first, width);
+  Section gantt = gantt_section(config, first.nodes, first.first_trials, first.first, config.trial.start_s, width);
   gantt.title = "First draw: " + gantt.title;
   d.sections.push_back(std::move(gantt));
   d.sections.push_back(no_scores());
@@ -304,7 +305,7 @@ Chart evals_gantt(const EvalConfig& config, std::int64_t nodes, const BelievedUn
   for (std::size_t t = 0; t < trials.size(); ++t) {
     const TrialSpan& span = timeline.trials[t];
     const auto row = static_cast<std::size_t>(span.node * per_node + span.gpu);
-    double from = span.loaded_s + config.trial.start_s;
+    double from = span.loaded_s + config.trial.start_s + believed.start_s;
     if (span.loaded_s > span.start_s) c.spans.push_back({row, span.start_s, span.loaded_s, 0, "load"});
     c.spans.push_back({row, span.loaded_s, from, 1, trial_name(t) + " starts"});
     for (std::size_t p = 0; p < span.piece_end_s.size(); ++p) {

@@ -134,8 +134,10 @@ void add_yardsticks(const EvalConfig& config, const EvalOutcome& o, Section& top
     measured[key].metric_item_s = times.metric_item_s;
     measured[key].metric_fixed_s = times.metric_fixed_s;
   }
-  std::map<std::int64_t, double> begin;  // of each trial: its command
-  for (const StoredTrial& t : o.trials) begin[t.id] = t.loaded > 0 ? t.loaded : t.begun;
+  std::map<std::int64_t, double> begin;  // of each trial: its items; plans add the start themselves
+  for (const StoredTrial& t : o.trials) begin[t.id] = (t.loaded > 0 ? t.loaded : t.begun) + config.trial.start_s;
+  for (const StoredPiece& p : o.pieces)
+    if (p.state == "dumped") begin[p.trial] = std::min(begin[p.trial], p.ended);
   std::vector<StoredPiece> pieces(o.pieces);
   std::sort(pieces.begin(), pieces.end(), [](const StoredPiece& a, const StoredPiece& b) { return a.ended < b.ended; });
   std::map<std::pair<std::string, std::string>, std::pair<double, std::int64_t>> item_s;
@@ -149,10 +151,11 @@ void add_yardsticks(const EvalConfig& config, const EvalOutcome& o, Section& top
   }
   for (const auto& [key, sum] : item_s)
     measured[key].item_s = sum.first / static_cast<double>(std::max<std::int64_t>(1, sum.second));
-  EvalConfig known = config;
-  for (std::size_t m = 0; m < known.models.size(); ++m)
-    for (const StoredCheckpoint& c : o.checkpoints)
-      if (c.model == known.models[m].name) known.models[m].size_gb = static_cast<double>(c.bytes) / 1e9;
+  EvalConfig known = config;  // of the one checkpoint that there is
+  const StoredCheckpoint& only = o.checkpoints.front();
+  std::erase_if(known.models, [&](const EvalModel& m) { return m.name != only.model; });
+  if (known.models.empty()) return;  // the configuration no longer has it
+  known.models.front().size_gb = static_cast<double>(only.bytes) / 1e9;
   if (config.cluster.load_bytes_per_s > 0) known.cluster.link_gbit_per_s = config.cluster.load_bytes_per_s * 8 / 1e9;
   const PlannedEvals plan = plan_evals(known, draw_units(known, 1, measured));
   auto& row = top.table.rows.front();

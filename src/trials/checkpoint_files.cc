@@ -29,7 +29,9 @@ Status add_file(const std::string& path, const std::string& name, CheckpointFile
   const std::int64_t changed = s.st_mtim.tv_sec * 1'000'000'000 + s.st_mtim.tv_nsec;
   out.files.push_back({name, static_cast<std::uint64_t>(s.st_size), changed});
   out.bytes += static_cast<std::uint64_t>(s.st_size);
-  out.changed_ns = std::max(out.changed_ns, changed);
+  // The time of change of the inode cannot be set.
+  out.settled_ns =
+      std::max({out.settled_ns, changed, std::int64_t{s.st_ctim.tv_sec} * 1'000'000'000 + s.st_ctim.tv_nsec});
   return {};
 }
 

@@ -18,7 +18,7 @@ struct CheckpointFile {
 struct CheckpointFiles {
   std::vector<CheckpointFile> files;  // by name
   std::uint64_t bytes = 0;
-  std::int64_t changed_ns = 0;  // of the newest
+  std::int64_t settled_ns = 0;  // when something of it last changed: also what was given old times, as copying does
   std::string fingerprint;      // of names, sizes and times of change
 };
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -53,6 +54,10 @@ class ClusterRunner : public TrialRunner {
     if (static_cast<std::int64_t>(avoid.size()) < cluster_.nodes)
       for (const std::string& n : avoid) list += (list.empty() ? "" : ",") + n;
     return list;
+  }
+  static void wait_for_result(const std::string& directory, double wait_s) {
+    const auto until = Clock::now() + std::chrono::duration<double>(wait_s);
+    while (Clock::now() < until && !read_result(directory)) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   // A result may reach this machine a while after the word that the job is over.
   bool over_for_long(const std::string& directory) {

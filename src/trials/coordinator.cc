@@ -3,12 +3,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -36,7 +38,11 @@ class StateLock {
     if (lock.fd_ < 0) return fail(std::string("cannot be opened: ") + std::strerror(errno), path);
     struct flock whole {};
     whole.l_type = F_WRLCK;
-    if (::fcntl(lock.fd_, F_OFD_SETLK, &whole) != 0) {
+    int locked = 0;
+    // A process that its owner had just forked when it was killed has the lock until it becomes another program.
+    for (int i = 0; (locked = ::fcntl(lock.fd_, F_OFD_SETLK, &whole)) != 0 && i < 500 && lock.owner_is_dead(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (locked != 0) {
       if (errno != EAGAIN && errno != EACCES)
         return fail(std::string("cannot be locked: ") + std::strerror(errno), path);
       char who[256] = "";
@@ -47,9 +53,7 @@ class StateLock {
       return fail(fmt::format("another coordinator works here ({})", std::string(who, std::strcspn(who, "\n"))), state,
                   "wait for it, or stop it");
     }
-    char host[256] = "";
-    ::gethostname(host, sizeof host - 1);
-    const std::string who = fmt::format("process {} on {}\n", ::getpid(), host);
+    const std::string who = fmt::format("process {} on {}\n", ::getpid(), own_host());
     if (::ftruncate(lock.fd_, 0) == 0) (void)!::pwrite(lock.fd_, who.data(), who.size(), 0);
     return lock;
   }
@@ -61,6 +65,23 @@ class StateLock {
 
  private:
   StateLock() = default;
+  static std::string own_host() {
+    char host[256] = "";
+    ::gethostname(host, sizeof host - 1);
+    return host;
+  }
+  // As far as this host can tell. Leaves errno as it is.
+  bool owner_is_dead() const {
+    const int error = errno;
+    char who[256] = "";
+    const ssize_t n = ::pread(fd_, who, sizeof who - 1, 0);
+    long pid = 0;
+    char host[256] = "";
+    const bool dead = n > 0 && std::sscanf(who, "process %ld on %255s", &pid, host) == 2 && own_host() == host &&
+                      ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
+    errno = error;
+    return dead;
+  }
   int fd_ = -1;
 };
 
@@ -75,6 +96,11 @@ void name_another(Note& note, const std::string& who) {
   constexpr std::uint64_t kNamed = 20;  // the tables have all
   if (++note.count <= kNamed) note.first += (note.count == 2 ? "; also " : ", ") + who;
   if (note.count == kNamed + 1) note.first += " ...";
+}
+
+void look_afresh(const std::string& directory) {
+  std::error_code ignored;
+  for (fs::directory_iterator it(directory, ignored), end; !ignored && it != end; it.increment(ignored)) continue;
 }
 
 std::string state_directory(const EvalConfig& config) {
@@ -208,6 +234,11 @@ Status Coordinator::open() {
     return m.state != "ended" && m.state != "started" && m.state != "intended";
   });
   index_rows();
+  // What has worked for a predecessor has worked.
+  if (std::any_of(pieces_.begin(), pieces_.end(), [](const StoredPiece& p) { return p.state == "dumped"; }))
+    kinds_[""] = 1;
+  if (std::any_of(metrics_.begin(), metrics_.end(), [](const StoredMetric& m) { return m.state == "ended"; }))
+    metric_kinds_[""] = 1;
 
   // What a predecessor meant to begin and may have begun: whoever claims the job first has it.
   for (StoredTrial& t : trials_) {
@@ -323,13 +354,18 @@ Status Coordinator::scan_model(const EvalModel& model) {
     }
     if (known != nullptr) {
       waiting_.erase({model.name, name});
+      if (known->path != path) {  // as it was, elsewhere
+        known->path = path;
+        replan_ = true;
+        if (auto ok = store_.update(*known); !ok) return ok;
+      }
       if (known->state != "ready")  // it is back as it was
         if (auto ok = mark(*known, "ready", ""); !ok) return ok;
       continue;
     }
     if (seen.fingerprint != files->fingerprint) {
       // Written long ago counts as having been looked at then.
-      seen = {files->fingerprint, std::max(0.0, std::min(now, static_cast<double>(files->changed_ns) * 1e-9)), "",
+      seen = {files->fingerprint, std::max(0.0, std::min(now, static_cast<double>(files->settled_ns) * 1e-9)), "",
               false};
     }
     const bool settled = now - seen.since >= model.settle_s;
@@ -392,36 +428,49 @@ Result<bool> Coordinator::round() {
   for (auto step : {&Coordinator::scan, &Coordinator::watch_trials, &Coordinator::watch_metrics,
                     &Coordinator::want_metrics, &Coordinator::begin_metrics, &Coordinator::dispatch})
     if (auto ok = (this->*step)(); !ok) return tl::unexpected(ok.error());
-  if (hooks_.watch || !planned_.empty()) return true;
-  const auto runs = [](const auto& rows) {
-    return std::any_of(rows.begin(), rows.end(),
-                       [](const auto& r) { return r.state == "started" || r.state == "intended"; });
-  };
-  if (runs(trials_) || runs(metrics_)) return true;
+  // What was refused is planned or wanted again.
+  const bool wanted = refused_metrics_.waits() ||
+                      std::any_of(metrics_.begin(), metrics_.end(), [](const auto& m) { return m.state == "wanted"; });
+  if (!planned_.empty() || replan_ || wanted || anything_runs()) return true;
+  // Whatever appears, no trial is begun any more, or no metric.
+  if (!hopeless_.empty()) return false;
+  if (hooks_.watch && metrics_hopeless_.empty()) return true;
   return std::any_of(waiting_.begin(), waiting_.end(), [](const auto& w) { return !w.second.given_up; });
 }
 
+// All of them before anything is written: what cannot be written down must not leave the others holding GPUs.
 Status Coordinator::interrupt() {
-  for (StoredTrial& t : trials_) {
-    if (t.state != "started") continue;
-    runner_.stop(trial_directory(t.id), t.handle);
-    const auto result = read_result(trial_directory(t.id));
-    if (!result || !result->good()) t.kind = "stopped";
-    if (auto ok = end_trial(t, result ? &*result : nullptr); !ok) return ok;
-  }
-  for (StoredMetric& m : metrics_) {
-    if (m.state != "started") continue;
-    runner_.stop(metric_directory(m.id), m.handle);
-    const auto result = read_result(metric_directory(m.id));
-    if (!result || !result->good()) m.kind = "stopped";
-    if (auto ok = end_metric(m, result ? &*result : nullptr); !ok) return ok;
-  }
-  return {};
+  std::vector<std::pair<std::string, std::string>> jobs;  // directory, handle
+  for (const StoredTrial& t : trials_)
+    if (t.state == "started") jobs.emplace_back(trial_directory(t.id), t.handle);
+  for (const StoredMetric& m : metrics_)
+    if (m.state == "started") jobs.emplace_back(metric_directory(m.id), m.handle);
+  for (const auto& [directory, handle] : jobs) runner_.ask_to_stop(directory, handle);
+  const double until = unix_seconds() + kStopping;
+  for (const auto& [directory, handle] : jobs) runner_.stop(directory, handle, std::max(0.0, until - unix_seconds()));
+  Status first;
+  const auto settle = [&](auto& rows, const auto& directory_of, const auto& end) {
+    for (auto& row : rows) {
+      if (row.state != "started") continue;
+      const auto result = read_result(directory_of(row.id));
+      if (!result || !result->good()) row.kind = "stopped";
+      if (auto ok = end(row, result ? &*result : nullptr); !ok && first) first = ok;
+    }
+  };
+  settle(
+      trials_, [&](auto id) { return trial_directory(id); },
+      [&](StoredTrial& t, const JobResult* r) { return end_trial(t, r); });
+  settle(
+      metrics_, [&](auto id) { return metric_directory(id); },
+      [&](StoredMetric& m, const JobResult* r) { return end_metric(m, r); });
+  return first;
 }
 
 EvalProgress Coordinator::progress() const {
   EvalProgress p;
   if (const auto none = without_directory(); !none.empty()) p.absent = checkpoints_directory(*none.front());
+  // Where nothing was ever begun the run ends soon, and says so.
+  if (any_begun_) p.refused = !refused_trials_.why.empty() ? refused_trials_.why : refused_metrics_.why;
   for (const StoredCheckpoint& c : checkpoints_)
     for (const EvalDataset& d : config_.datasets) {
       ++p.datasets;
@@ -443,10 +492,8 @@ EvalOutcome Coordinator::outcome() const {
   o.trials = trials_;
   o.pieces.assign(pieces_.begin(), pieces_.end());
   o.metrics = metrics_;
-  o.setbacks = setbacks_;
   for (const auto& [key, moments] : priors_) o.measured[key] = times_of(moments);
   o.notes = notes_;
-  o.hopeless = !hopeless_.empty() ? hopeless_ : metrics_hopeless_;
   o.complete = true;
   const auto add = [&](const std::string& name, Severity severity, const std::string& who, const std::string& why,
                        std::string_view advice) {
@@ -512,19 +559,21 @@ Result<EvalOutcome> coordinate(const EvalConfig& config, TrialRunner& runner, co
   Coordinator coordinator(config, runner, hooks, std::move(*store), state);
   if (auto ok = coordinator.open(); !ok) return tl::unexpected(ok.error());
   bool stopped = false;
+  Status trouble;
   for (;;) {
     const auto more = coordinator.round();
     if (!more) {
-      (void)coordinator.interrupt();
-      return tl::unexpected(more.error());
+      trouble = tl::unexpected(more.error());
+      break;
     }
     if (hooks.progress) hooks.progress(coordinator.progress());
     stopped = hooks.stop && hooks.stop();
     if (!*more || stopped) break;
     std::this_thread::sleep_for(std::chrono::duration<double>(hooks.poll_s));
   }
-  if (stopped)
-    if (auto ok = coordinator.interrupt(); !ok) return tl::unexpected(ok.error());
+  // One way out, whatever happened: no job and no copy stays.
+  if (stopped || !trouble)
+    if (auto ok = coordinator.interrupt(); !ok && trouble) trouble = ok;
   EvalOutcome outcome = coordinator.outcome();
   outcome.stopped = stopped;
   coordinator.let_copies_go();
@@ -532,6 +581,7 @@ Result<EvalOutcome> coordinate(const EvalConfig& config, TrialRunner& runner, co
   for (const StoredTrial& t : outcome.trials)
     if (!t.node.empty()) nodes.insert(t.node);
   runner.end({nodes.begin(), nodes.end()});
+  if (!trouble) return tl::unexpected(trouble.error());
   return outcome;
 }
 

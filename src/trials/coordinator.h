@@ -30,14 +30,15 @@ void name_another(Note& note, const std::string& who);
 
 struct EvalProgress {
   std::int64_t scored = 0, datasets = 0, trials = 0, metrics = 0, failed = 0;  // trials, metrics: running now
-  std::string absent;  // a directory of checkpoints that is not there (yet)
+  std::string absent;   // a directory of checkpoints that is not there (yet)
+  std::string refused;  // why starts are not taken now: they are asked for again
 };
 
 struct EvalHooks {
   std::function<FailureCause(const std::string& log)> cause;  // why a command failed
   std::function<bool()> stop;                                 // asked to end
   std::function<void(const EvalProgress&)> progress;
-  bool watch = false;  // go on when everything is done: checkpoints may appear
+  bool watch = false;  // go on when everything is done, unless nothing more is begun: checkpoints may appear
   double poll_s = 0.1;
 };
 
@@ -56,7 +57,6 @@ struct EvalOutcome {
   std::vector<StoredTrial> trials;
   std::vector<StoredPiece> pieces;
   std::vector<StoredMetric> metrics;
-  std::vector<StoredSetback> setbacks;
   std::vector<ScoredDataset> datasets;
   std::vector<StoredCheckpoint> incomplete;  // never begun; id 0
   // (model, dataset): by the jobs themselves, without the time in which they waited for their turn
@@ -64,7 +64,6 @@ struct EvalOutcome {
   Notes notes;
   bool complete = false;  // everything is scored
   bool stopped = false;   // asked to end before
-  std::string hopeless;   // why nothing more was tried
 };
 
 // The directory of the state, absolute.

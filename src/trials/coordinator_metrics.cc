@@ -31,6 +31,13 @@ Status Coordinator::want_metrics() {
       for (const StoredPiece* p : mine.pieces)
         if (p->state == "dumped") dumped.emplace_back(p->first, p->first + p->items);
       if (dumped.empty()) continue;
+      // What a trial scores by itself is there when it has ended.
+      const auto goes_on = [&](const StoredPiece* p) {
+        return p->state == "dumped" && std::any_of(trials_.begin(), trials_.end(), [&](const StoredTrial& t) {
+                 return t.id == p->trial && t.state == "started";
+               });
+      };
+      if (config_.scored_by_trials() && std::any_of(mine.pieces.begin(), mine.pieces.end(), goes_on)) continue;
       if (by_item(d)) {
         for (const ItemRange& range : dumped)
           if (auto ok = want_metric(c, d, range); !ok) return ok;
@@ -98,7 +105,7 @@ Status Coordinator::begin_metrics() {
     }
     if (metrics_[i].state == "wanted") wanted.push_back(i);
   }
-  if (wanted.empty()) return {};
+  if (wanted.empty() || refused_metrics_.waits()) return {};
   const auto lasts = [&](const StoredMetric& m) {
     const StoredCheckpoint* c = checkpoint(m.checkpoint);
     const EvalDataset* d = dataset(m.dataset);
@@ -147,7 +154,7 @@ Status Coordinator::begin_metrics() {
     }
     if (auto ok = store_.update(m); !ok) return ok;
   }
-  return count_refused(handles);
+  return count_refused(handles, refused_metrics_);
 }
 
 Status Coordinator::begin_metric(StoredMetric& m) {
@@ -184,6 +191,7 @@ Status Coordinator::watch_metrics() {
     auto result = read_result(directory);
     if (!result) {
       if (!runner_.gone(directory, m.handle)) continue;
+      look_afresh(directory);
       result = read_result(directory);
     }
     if (auto ok = end_metric(m, result ? &*result : nullptr); !ok) return ok;
@@ -229,15 +237,17 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
                                         : unix_seconds();
   bool again = true;
   Scores scores;
-  if (result == nullptr) {
-    if (m.kind.empty()) m.kind = "lost";
+  if (!m.kind.empty()) {  // stopped on purpose
+  } else if (result == nullptr) {
+    m.kind = "lost";
     m.why = "its process or its node is gone";
+  } else if (result->stopped) {
+    m.kind = "lost";
+    m.why = kToldToStop;
   } else if (!result->error.empty()) {
     m.kind = result->cannot_start ? "cannot start" : "no result";
     m.why = result->error;
     again = !result->cannot_start;
-  } else if (result->stopped || m.kind == "stopped") {
-    m.kind = "stopped";
   } else if (result->timed_out) {
     m.kind = "time limit";
     m.why = fmt::format("the metric ran longer than {:g} s", config_.metric.limit_s);
@@ -254,8 +264,13 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
     m.kind = "no scores";
     m.why = read.error().line();
   }
-  m.state = m.kind.empty() ? "ended" : m.kind == "lost" || m.kind == "stopped" ? "lost" : again ? "failed" : "hopeless";
+  const bool not_scored = m.kind == "no scores" && config_.metric.argv.empty();  // by the trial that should have
+  m.state = m.kind.empty()                                          ? "ended"
+            : m.kind == "lost" || m.kind == "stopped" || not_scored ? "lost"
+            : again                                                 ? "failed"
+                                                                    : "hopeless";
   if (auto ok = store_.settle(m, scores); !ok) return ok;
+  if (not_scored) return infer_again(m);
   if (m.kind.empty()) {
     scores_[m.id] = scores;
     metric_kinds_.clear();
@@ -270,6 +285,37 @@ Status Coordinator::end_metric(StoredMetric& m, const JobResult* result) {
   return {};
 }
 
+// A trial that should have scored and did not is one that failed: what it did of this dataset is done anew.
+Status Coordinator::infer_again(const StoredMetric& m) {
+  std::map<std::int64_t, std::vector<StoredPiece>> released;  // by trial
+  for (StoredPiece& p : pieces_) {
+    if (p.checkpoint != m.checkpoint || p.dataset != m.dataset || p.state != "dumped" || p.first < m.first ||
+        p.first + p.items > m.first + m.items)
+      continue;
+    p.state = "released";
+    released[p.trial].push_back(p);
+  }
+  replan_ = true;
+  for (StoredTrial& t : trials_) {
+    const auto mine = released.find(t.id);
+    if (mine == released.end()) continue;
+    const bool first = t.kind != m.kind;  // it may have done other datasets as well
+    t.state = "failed";
+    t.kind = m.kind;
+    t.why = m.why;
+    std::vector<StoredSetback> setbacks;
+    for (const StoredPiece& p : mine->second)
+      setbacks.push_back({p.checkpoint, p.first, p.items, t.gpu, t.id, true, p.dataset, t.node, m.kind, m.why});
+    if (auto ok = store_.settle(t, mine->second, setbacks); !ok) return ok;
+    setbacks_.insert(setbacks_.end(), setbacks.begin(), setbacks.end());
+    for (const StoredSetback& b : setbacks)
+      if (auto ok = give_up_if_over(b, false); !ok) return ok;
+    if (first && metric_kinds_.count("") == 0 && ++metric_kinds_[m.kind] >= kSameFailures)
+      hopeless_ = reason_text(m.kind, m.why);
+  }
+  return {};
+}
+
 // Whatever became of metrics over this piece is forgotten, and those that run are stopped: another one may follow.
 void Coordinator::void_metrics(const StoredPiece& p, std::vector<StoredMetric>& voided) {
   const auto of_it = [&](const StoredMetric& m) {
@@ -278,7 +324,11 @@ void Coordinator::void_metrics(const StoredPiece& p, std::vector<StoredMetric>& 
   };
   for (StoredMetric& m : metrics_) {
     if (!of_it(m) || m.state == "wanted" || m.state == "lost") continue;
-    if (m.state == "started") runner_.stop(metric_directory(m.id), m.handle);
+    // One that nobody has claimed ends as soon as it begins; on Slurm, asked to stop, its whole array would.
+    if (m.state == "started" && !revoke_job(metric_directory(m.id))) {
+      runner_.ask_to_stop(metric_directory(m.id), m.handle);
+      runner_.stop(metric_directory(m.id), m.handle, kStopping);
+    }
     // What came of half an output says nothing of the command.
     if (m.state == "failed" || m.state == "hopeless") {
       metrics_hopeless_.clear();

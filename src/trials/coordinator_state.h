@@ -18,8 +18,12 @@
 
 namespace orrery {
 
-inline constexpr int kMostLost = 5;      // tries that ended without a trace, beside those that failed
-inline constexpr int kSameFailures = 3;  // of the same kind, and nothing has ever worked: no more are begun
+inline constexpr int kMostLost = 5;  // tries that ended without a trace, beside those that failed
+// Not by this process: its own interrupt() says "stopped" beforehand.
+inline constexpr const char* kToldToStop = "somebody else told it to stop (the time limit of its Slurm job?)";
+inline constexpr double kRefusedFor = 300;  // seconds without anything that runs: nobody waits any longer
+inline constexpr double kStopping = 10;     // seconds: what has not ended by then is killed
+inline constexpr int kSameFailures = 3;     // of the same kind, and nothing has ever worked: no more are begun
 
 inline std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -27,6 +31,10 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   for (std::string line; std::getline(in, line);) lines.push_back(line);
   return lines;
 }
+
+// Before it is believed that a file is not there: a client of NFS remembers names that were absent for up to a minute,
+// unless the directory is opened, which asks the server.
+void look_afresh(const std::string& directory);
 
 class Coordinator {
  public:
@@ -58,13 +66,22 @@ class Coordinator {
   Status keep_words_short();
   Status dispatch();
   Status begin_trials(const std::vector<std::pair<const EvalTrial*, JobPlace>>& now);
-  Status count_refused(const std::vector<Result<std::string>>& handles);
+  // Starts that the runner did not take, one round after the other.
+  struct Refused {
+    int times = 0;
+    double since = 0, until = 0, pause_s = 0;
+    std::string why;
+    bool waits() const { return unix_seconds() < until; }
+  };
+  Status count_refused(const std::vector<Result<std::string>>& handles, Refused& refused);
+  bool anything_runs() const;
   Status watch_trials();
   Status look_for_outputs(StoredTrial& t, const std::optional<JobResult>& result, std::vector<StoredPiece*>& changed);
   void look_again_at_outputs(const StoredTrial& t, bool good, std::vector<StoredPiece*>& changed,
                              std::vector<StoredMetric>& voided);
   Status end_trial(StoredTrial& t, const JobResult* result);
   Status give_up(const StoredCheckpoint& c, const std::string& dataset, ItemRange range, const std::string& why);
+  Status give_up_if_over(const StoredSetback& b, bool for_good);  // after so many tries of it
   Status remember_times(const StoredTrial& t, const JobResult& r);
   double waited_for_room(std::int64_t checkpoint);
   double last_seen(const std::string& directory, double begun) const;
@@ -81,6 +98,7 @@ class Coordinator {
   Status begin_metric(StoredMetric& m);
   Status watch_metrics();
   Status end_metric(StoredMetric& m, const JobResult* result);
+  Status infer_again(const StoredMetric& m);
   void void_metrics(const StoredPiece& p, std::vector<StoredMetric>& voided);
   Result<FoundScores> read_scores(const StoredMetric& m) const;
   std::string metric_directory(std::int64_t metric) const;
@@ -142,7 +160,8 @@ class Coordinator {
   std::string metrics_hopeless_;
   std::map<std::string, int> kinds_;  // failures by kind while nothing has succeeded
   std::map<std::string, int> metric_kinds_;
-  int refused_starts_ = 0;
+  Refused refused_trials_, refused_metrics_;
+  bool any_begun_ = false;  // the runner has taken something
 };
 
 }  // namespace orrery

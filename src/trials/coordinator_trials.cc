@@ -124,6 +124,18 @@ Status Coordinator::give_up(const StoredCheckpoint& c, const std::string& datase
   return {};
 }
 
+Status Coordinator::give_up_if_over(const StoredSetback& b, bool for_good) {
+  const ItemRange range{b.first, b.first + b.items};
+  const auto tries = [&](bool counted) {
+    return std::count_if(setbacks_.begin(), setbacks_.end(), [&](const StoredSetback& o) {
+      return overlap(o, b.checkpoint, b.dataset, range) && o.counts == counted;
+    });
+  };
+  const bool over = for_good || tries(true) > config_.trial.retries || tries(false) > kMostLost;
+  if (!over || dataset(b.dataset) == nullptr) return {};
+  return give_up(*checkpoint(b.checkpoint), b.dataset, range, reason_text(b.kind, b.why));
+}
+
 // Everything that nobody has taken. What went wrong before gets a trial of its own, so that it spoils no other.
 void Coordinator::plan() {
   units_.clear();
@@ -146,7 +158,8 @@ void Coordinator::plan() {
       double metric_s = d.metric_s;
       const MeasuredTimes times = measured(c.model, d.name);
       const bool metric_known = !std::isnan(times.metric_item_s);
-      if (!std::isnan(times.item_s)) u.item_s = times.item_s;
+      const bool item_known = !std::isnan(times.item_s);
+      if (item_known) u.item_s = times.item_s;
       start_s = std::max(start_s, config_.trial.start_s + times.item_fixed_s);
       if (metric_known) metric_s = believed_metric(times, static_cast<double>(d.items), config_.trial.least_s).seconds;
       guessed = guessed || std::isnan(u.item_s);
@@ -160,7 +173,7 @@ void Coordinator::plan() {
         const double share = static_cast<double>(range.second - range.first) / static_cast<double>(d.items);
         u.first = range.first;
         u.items = range.second - range.first;
-        u.prepare_s = d.prepare_s * share;
+        u.prepare_s = item_known ? 0 : d.prepare_s * share;  // measured times have it in them
         u.metric_s = by_item(d) ? metric_s * share : metric_s;
         if (metric_known && by_item(d) && !config_.scored_by_trials()) {
           const auto m = believed_metric(times, static_cast<double>(u.items), config_.trial.least_s);
@@ -186,7 +199,7 @@ void Coordinator::plan() {
   shape.limit_s = config_.trial.limit_s;
   shape.several = config_.inference.several;
   shape.once = config_.scored_by_trials();
-  shape.error = guessed ? std::max(0.3, config_.simulate.prior_error) : config_.simulate.prior_error;
+  shape.error = guessed ? std::max(kErrorOfGuesses, config_.simulate.prior_error) : config_.simulate.prior_error;
   const std::vector<EvalTrial> trials = plan_trials(fresh, shape);
   units_ = std::move(fresh);
   unit_datasets_ = std::move(fresh_names);
@@ -270,6 +283,7 @@ Status Coordinator::dispatch() {
   std::stable_partition(planned_.begin(), planned_.end(), [&](const EvalTrial& t) {
     return waits_for_room_.count(checkpoints_[static_cast<std::size_t>(t.checkpoint)].id) == 0;
   });
+  if (refused_trials_.waits()) return {};
   std::vector<JobPlace> free = runner_.places();
   const std::vector<JobPlace> all = free;
   for (const StoredTrial& t : trials_) {
@@ -381,17 +395,34 @@ Status Coordinator::begin_trials(const std::vector<std::pair<const EvalTrial*, J
     t.why = handles[i].error().line();
     if (auto ok = end_trial(t, nullptr); !ok) return ok;
   }
-  return count_refused(handles);
+  return count_refused(handles, refused_trials_);
 }
 
-// Over and over, and nothing is started any more: that is for a person.
-Status Coordinator::count_refused(const std::vector<Result<std::string>>& handles) {
+bool Coordinator::anything_runs() const {
+  const auto runs = [](const auto& rows) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [](const auto& r) { return r.state == "started" || r.state == "intended"; });
+  };
+  return runs(trials_) || runs(metrics_);
+}
+
+// What is refused is asked for again, ever more seldom: a limit of jobs, a process table that is full may pass. Where
+// nothing was ever begun, or nothing runs and it was refused for long, that is for a person.
+Status Coordinator::count_refused(const std::vector<Result<std::string>>& handles, Refused& refused) {
   if (handles.empty()) return {};
   if (std::any_of(handles.begin(), handles.end(), [](const auto& h) { return h.has_value(); })) {
-    refused_starts_ = 0;
-  } else if (++refused_starts_ >= kSameFailures) {
-    return tl::unexpected(handles.front().error());
+    refused = {};
+    any_begun_ = true;
+    return {};
   }
+  const double now = unix_seconds();
+  if (refused.times++ == 0) refused.since = now;
+  const bool for_good = any_begun_ ? now - refused.since >= kRefusedFor : refused.times >= kSameFailures;
+  if (for_good && !anything_runs()) return tl::unexpected(handles.front().error());
+  refused.pause_s = std::min(60.0, refused.times == 1 ? 5 * hooks_.poll_s : 2 * refused.pause_s);
+  refused.until = now + refused.pause_s;
+  refused.why = handles.front().error().line();
+  notes_.add("starts-refused", Severity::info, 1, refused.why, "they were asked for again, until they were taken");
   return {};
 }
 
@@ -402,6 +433,7 @@ Status Coordinator::watch_trials() {
     const std::string directory = trial_directory(t.id);
     auto result = read_result(directory);
     if (!result && runner_.gone(directory, t.handle)) {
+      look_afresh(directory);
       result = read_result(directory);  // it may have come just before
       if (auto ok = end_trial(t, result ? &*result : nullptr); !ok) return ok;
       continue;
@@ -512,6 +544,7 @@ double Coordinator::last_seen(const std::string& directory, double begun) const 
 Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
   std::vector<StoredPiece*> changed;
   std::vector<StoredMetric> voided;
+  look_afresh(trial_directory(t.id) + "/outputs");
   if (auto ok = look_for_outputs(t, result ? std::optional(*result) : std::nullopt, changed); !ok) return ok;
   look_again_at_outputs(t, result != nullptr && result->good(), changed, voided);
   t.ended = result ? result->ended : last_seen(trial_directory(t.id), t.begun);
@@ -532,6 +565,10 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     t.kind = "lost";
     t.why = "its process or its node is gone";
     counts = false;
+  } else if (result->stopped) {
+    t.kind = "lost";
+    t.why = kToldToStop;
+    counts = false;
   } else if (result->no_room_yet && waited_for_room(t.checkpoint) < config_.trial.limit_s) {
     t.kind = kNoRoomYet;
     t.why = result->error;
@@ -540,10 +577,6 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     t.kind = result->cannot_start ? "cannot start" : result->no_model ? "no model" : "no result";
     t.why = result->error;
     again = !result->cannot_start;
-  } else if (result->stopped) {
-    t.kind = "stopped";
-    t.why = "it was told to stop";
-    counts = false;
   } else if (result->timed_out) {
     t.kind = kTimeLimit;
     t.why = fmt::format("it ran longer than {:g} s", config_.trial.limit_s);
@@ -557,9 +590,9 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
     t.kind = "no outputs";
     if (t.why.empty()) t.why = "it ended well without outputs of " + left.front()->dataset;
   }
-  t.state = t.kind.empty()                                                     ? "ended"
-            : result == nullptr || t.kind == "stopped" || t.kind == kNoRoomYet ? "lost"
-                                                                               : "failed";
+  t.state = t.kind.empty()                                                                         ? "ended"
+            : result == nullptr || t.kind == "lost" || t.kind == "stopped" || t.kind == kNoRoomYet ? "lost"
+                                                                                                   : "failed";
   if (result != nullptr && !result->load_from.empty()) waits_for_room_.erase(t.checkpoint);
   if (t.kind.empty() && result != nullptr)
     if (auto ok = remember_times(t, *result); !ok) return ok;
@@ -586,23 +619,15 @@ Status Coordinator::end_trial(StoredTrial& t, const JobResult* result) {
   setbacks_.insert(setbacks_.end(), setbacks.begin(), setbacks.end());
   replan_ = replan_ || !left.empty();
 
-  for (const StoredSetback& b : setbacks) {
-    const ItemRange range{b.first, b.first + b.items};
-    const auto tries = [&](bool counted) {
-      return std::count_if(setbacks_.begin(), setbacks_.end(), [&](const StoredSetback& o) {
-        return overlap(o, b.checkpoint, b.dataset, range) && o.counts == counted;
-      });
-    };
-    const bool sure = one_by_one || left.size() == 1;
-    const bool over = tries(true) > config_.trial.retries || tries(false) > kMostLost || (!again && sure);
-    if (!over || dataset(b.dataset) == nullptr) continue;
-    if (auto ok = give_up(*c, b.dataset, range, reason_text(t.kind, t.why)); !ok) return ok;
-  }
+  const bool for_good = !again && (one_by_one || left.size() == 1);
+  for (const StoredSetback& b : setbacks)
+    if (auto ok = give_up_if_over(b, for_good); !ok) return ok;
   // The same failure over and over and never anything good: the command or the model is at fault, not the trials.
   if (!t.kind.empty() && counts && kinds_.count("") == 0) {
     const int same = ++kinds_[t.kind];
     if (t.kind == "cannot start" || (!again && same >= kSameFailures)) hopeless_ = reason_text(t.kind, t.why);
-    if (t.kind == "no model" && !config_.cluster.storage_when_full && !is_absent(c->path)) hopeless_ = t.why;
+    if (result != nullptr && result->no_room && !config_.cluster.storage_when_full && !is_absent(c->path))
+      hopeless_ = t.why;
     if (!hopeless_.empty()) replan_ = true;
   }
   return {};

@@ -44,11 +44,13 @@ BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed, const Mea
     out.datasets.push_back(std::move(name));
     out.units.push_back(u);
   };
-  for (const EvalDataset& d : config.datasets) {
+  std::vector<bool> lacks(config.datasets.size());  // a time of some model
+  const auto unit_of = [&](const EvalDataset& d, const EvalModel& model) {
     EvalUnit u;
     u.items = d.items;
     MeasuredTimes known;
-    if (const auto it = measured.find({config.models.front().name, d.name}); it != measured.end()) known = it->second;
+    if (const auto it = measured.find({model.name, d.name}); it != measured.end()) known = it->second;
+    u.prepare_s = std::isnan(known.item_s) ? d.prepare_s : 0;  // measured times have it in them
     if (std::isnan(known.item_s)) known.item_s = d.item_s;
     u.item_s = std::isnan(known.item_s) ? config.prior.item_s : known.item_s;
     u.metric_s = std::isnan(d.metric_s) ? config.prior.metric_s : d.metric_s;
@@ -59,16 +61,17 @@ BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed, const Mea
       u.metric_least_items = m.least_items;
     }
     if (config.scored_by_trials()) u.metric_s = u.metric_fixed_s = 0;
-    u.prepare_s = d.prepare_s;
     u.judge = judge_index(config, d.judge);
     u.split = config.may_split(d);
     u.metric_by_item = d.metric_by_item;
     const bool no_metric = config.scored_by_trials();
-    out.defaulted +=
-        std::isnan(known.item_s) || (!no_metric && std::isnan(known.metric_item_s) && std::isnan(d.metric_s)) ? 1 : 0;
+    out.guessed = out.guessed || std::isnan(known.item_s);
+    if (std::isnan(known.item_s) || (!no_metric && std::isnan(known.metric_item_s) && std::isnan(d.metric_s)))
+      lacks[static_cast<std::size_t>(&d - config.datasets.data())] = true;
     out.start_s = std::max(out.start_s, known.item_fixed_s);
-    add(u, d.name);
-  }
+    return u;
+  };
+  for (const EvalDataset& d : config.datasets) add(unit_of(d, config.models.front()), d.name);
   Draws draws(seed);
   for (const DrawnDatasets& d : config.drawn) {
     for (std::int64_t i = 0; i < d.count; ++i) {
@@ -91,9 +94,15 @@ BelievedUnits draw_units(const EvalConfig& config, std::uint64_t seed, const Mea
   const std::vector<EvalUnit> of_one = out.units;
   for (std::size_t m = 1; m < config.models.size(); ++m)
     for (EvalUnit u : of_one) {
+      const auto dataset = static_cast<std::size_t>(u.dataset);  // those that are drawn come after those of the file
+      if (dataset < config.datasets.size()) {
+        u = unit_of(config.datasets[dataset], config.models[m]);
+        u.dataset = static_cast<std::int32_t>(dataset);
+      }
       u.checkpoint = static_cast<std::int32_t>(m);
       out.units.push_back(u);
     }
+  out.defaulted = std::count(lacks.begin(), lacks.end(), true);
   return out;
 }
 
@@ -146,6 +155,7 @@ PlannedEvals plan_evals(const EvalConfig& config, BelievedUnits believed) {
   TrialShape shape = shape_of(config, out.nodes);
   cluster.start_s += believed.start_s;
   shape.start_s += believed.start_s;
+  if (believed.guessed) shape.error = std::max(kErrorOfGuesses, shape.error);
   const std::vector<EvalUnit>& units = believed.units;
   out.trials = plan_trials(units, shape);
   out.timeline = simulate_trials(out.trials, units, cluster, {});
@@ -168,8 +178,15 @@ PlannedEvals plan_evals(const EvalConfig& config, BelievedUnits believed) {
     }
   }
   for (const EvalUnit& u : units)
-    if (const double s = shortest_trial_s(u, shape); u.checkpoint == 0 && s > shape.limit_s)
-      out.over_limit.emplace_back(believed.datasets[static_cast<std::size_t>(u.dataset)], s);
+    if (const double s = shortest_trial_s(u, shape); s > shape.limit_s) {
+      const std::string& name = believed.datasets[static_cast<std::size_t>(u.dataset)];
+      const auto same =
+          std::find_if(out.over_limit.begin(), out.over_limit.end(), [&](const auto& o) { return o.first == name; });
+      if (same == out.over_limit.end())
+        out.over_limit.emplace_back(name, s);
+      else
+        same->second = std::max(same->second, s);  // of another model
+    }
   out.believed = std::move(believed);
   return out;
 }

@@ -18,7 +18,8 @@ struct BelievedUnits {
   std::vector<EvalUnit> units;
   std::vector<std::string> datasets;
   std::int64_t defaulted = 0;
-  double start_s = 0;  // measured: of a trial beside [trial] start_s
+  bool guessed = false;  // the stated default of an item is among them
+  double start_s = 0;    // measured: of a trial beside [trial] start_s
 };
 
 // Deterministic in `seed`: times of [[drawn]] datasets by their law, all in an order drawn as well, so that no order
@@ -36,7 +37,8 @@ double load_seconds(const SimCluster& cluster);
 SimCluster cluster_of(const EvalConfig& config, std::int64_t nodes);
 TrialShape shape_of(const EvalConfig& config, std::int64_t nodes);
 
-// The schedule that `run` would begin with, and what else there could be.
+// The schedule that `run` would begin with, and what else there could be. Where one trial a unit would be shorter it is
+// that: a run does not look so far ahead.
 struct PlannedEvals {
   std::int64_t nodes = 1;
   BelievedUnits believed;
@@ -44,7 +46,7 @@ struct PlannedEvals {
   EvalTimeline timeline;
   double baseline_s = 0, size_partitioner_s = 0, bound_s = 0;
   MakespanTerms terms;
-  // Datasets of which the shortest trial is longer than [trial] limit_s, with its seconds.
+  // Datasets of which the shortest trial is longer than [trial] limit_s, with its seconds: of the slowest model.
   std::vector<std::pair<std::string, double>> over_limit;
 };
 PlannedEvals plan_evals(const EvalConfig& config, BelievedUnits believed);
@@ -64,6 +66,7 @@ struct SimulatedRuns {
   std::vector<EvalTrial> first_trials;
   EvalTimeline first, first_baseline;
 };
+// Without measured times: `run` and `plan` have them.
 SimulatedRuns simulate_runs(const EvalConfig& config, std::int64_t nodes, unsigned threads);
 
 }  // namespace orrery

@@ -62,11 +62,11 @@ int write_result(const std::string& directory, JobResult r) {
   const Json j{{"status", r.exit.status},  {"signal", r.exit.signal},
                {"error", r.error},         {"cannot_start", r.cannot_start},
                {"timed_out", r.timed_out}, {"stopped", r.stopped},
-               {"no_model", r.no_model},   {"no_room_yet", r.no_room_yet},
-               {"began", r.began},         {"started", r.started},
-               {"ended", r.ended},         {"load_s", r.load_s},
-               {"load_from", r.load_from}, {"loaded_here", r.loaded_here},
-               {"load_note", r.load_note}};
+               {"no_model", r.no_model},   {"no_room", r.no_room},
+               {"began", r.began},         {"no_room_yet", r.no_room_yet},
+               {"started", r.started},     {"ended", r.ended},
+               {"load_s", r.load_s},       {"load_from", r.load_from},
+               {"load_note", r.load_note}, {"loaded_here", r.loaded_here}};
   const std::string text = j.dump(1, ' ', false, Json::error_handler_t::replace);
   // Durable before it has its name: a result that is there is true, also after the machine went down.
   const std::string path = directory + "/result.json", part = path + ".part";
@@ -95,13 +95,14 @@ bool load_model(const JobSpec& spec, std::string& path, NodeCopy& copy, JobResul
     return refuse({"was altered since it was found", spec.source, "it is found anew under its new state"});
   constexpr double kWaitForRoom = 10;  // seconds: then another trial may have the GPU
   bool no_room = false;
-  auto got = acquire_copy(spec.copy, spec.source, files ? *files : gone, no_room);
+  const auto stop = [] { return asked_to_stop != 0; };
+  auto got = acquire_copy(spec.copy, spec.source, files ? *files : gone, no_room, stop);
   while (!got && no_room && !spec.storage_when_full && room_may_come(spec.copy, files ? files->bytes : 0)) {
     r.stopped = asked_to_stop != 0;
     r.no_room_yet = unix_seconds() - r.began > kWaitForRoom;
     if (r.stopped || r.no_room_yet) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    got = acquire_copy(spec.copy, spec.source, files ? *files : gone, no_room);
+    got = acquire_copy(spec.copy, spec.source, files ? *files : gone, no_room, stop);
   }
   if (got) {
     copy = std::move(*got);
@@ -111,7 +112,9 @@ bool load_model(const JobSpec& spec, std::string& path, NodeCopy& copy, JobResul
     r.loaded_here = copy.made_here;
     return true;
   }
-  if (!no_room || !spec.storage_when_full) return refuse(got.error());
+  r.stopped = r.stopped || asked_to_stop != 0;
+  r.no_room = no_room;
+  if (!no_room || !spec.storage_when_full || r.stopped) return refuse(got.error());
   r.load_from = "storage";
   r.load_note = got.error().line();
   return true;
@@ -144,6 +147,7 @@ std::optional<JobResult> read_result(const std::string& directory) {
   r.timed_out = j["timed_out"];
   r.stopped = j["stopped"];
   r.no_model = j["no_model"];
+  r.no_room = j.value("no_room", false);
   r.no_room_yet = j.value("no_room_yet", false);
   r.began = j["began"];
   r.started = j["started"];
@@ -177,7 +181,9 @@ std::optional<JobOwner> read_owner(const std::string& directory) {
     return o;
   }
   o.process.pid = static_cast<pid_t>(std::strtol(word.c_str(), nullptr, 10));
-  in >> o.process.started >> o.host >> o.job >> o.step;
+  in >> o.process.started >> o.host >> o.job >> o.step >> o.element;
+  for (std::string* text : {&o.step, &o.element})
+    if (*text == "-") text->clear();
   return o;
 }
 
@@ -217,8 +223,11 @@ int run_job(const std::string& directory) {
   const char* const node = std::getenv("SLURMD_NODENAME");
   const char* const job = std::getenv("SLURM_JOB_ID");
   const char* const step = std::getenv("SLURM_STEP_ID");
-  const std::string who = fmt::format("{} {} {} {}\n", identity(self), node != nullptr ? node : host,
-                                      job != nullptr ? job : "0", step != nullptr ? step : "");
+  const char* const array = std::getenv("SLURM_ARRAY_JOB_ID");
+  const char* const index = std::getenv("SLURM_ARRAY_TASK_ID");
+  const std::string element = array != nullptr && index != nullptr ? fmt::format("{}_{}", array, index) : "-";
+  const std::string who = fmt::format("{} {} {} {} {}\n", identity(self), node != nullptr ? node : host,
+                                      job != nullptr ? job : "0", step != nullptr ? step : "-", element);
   if (!make_once(directory + "/owner", who)) return 2;  // revoked, or somebody's
   JobResult r;
   r.began = unix_seconds();

@@ -34,7 +34,8 @@ struct JobResult {
   Exit exit;
   std::string error;  // why nothing was run: "" = it was
   bool cannot_start = false, timed_out = false, stopped = false, no_model = false;
-  bool no_room_yet = false;                  // of no_model: copies that are in use could still go
+  bool no_room = false;                      // of no_model: memory is full
+  bool no_room_yet = false;                  // ... and copies that are in use could still go
   double began = 0, started = 0, ended = 0;  // Unix seconds: the job, its command, its end
   double load_s = 0;
   std::string load_from;  // "memory", "storage"; "" = none
@@ -51,7 +52,8 @@ struct JobOwner {
   Child process;
   std::string host;
   std::int64_t job = 0;  // Slurm's; 0 = none
-  std::string step;      // of it
+  std::string step;      // of it; "" = none
+  std::string element;   // ARRAY_INDEX of an array: the job's number alone may be that of the whole array
 };
 std::optional<JobOwner> read_owner(const std::string& directory);
 // Makes sure that nobody begins this job any more. False: somebody has begun it.

@@ -1,6 +1,7 @@
 // Jobs as processes of this machine.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -53,6 +54,8 @@ class LocalRunner : public TrialRunner {
 
   std::vector<Result<std::string>> start(const std::vector<JobStart>& jobs) override {
     std::vector<Result<std::string>> handles;
+    // Nobody asks whether a job is gone that left its result: without this its process would stay as a zombie.
+    std::erase_if(started_, [](const Child& c) { return poll_child(c).has_value(); });
     for (const JobStart& job : jobs) {
       ChildTerms terms;
       terms.argv = {program_, "evals", "job", job.directory};
@@ -64,7 +67,9 @@ class LocalRunner : public TrialRunner {
       terms.environment = {{"CUDA_VISIBLE_DEVICES", gpu}};
       terms.output = job.directory + "/job.log";
       terms.errors.assign(1, '=');
-      handles.push_back(start_child(terms).map(identity));
+      const auto child = start_child(terms);
+      if (child) started_.push_back(*child);
+      handles.push_back(child.map(identity));
     }
     return handles;
   }
@@ -81,10 +86,16 @@ class LocalRunner : public TrialRunner {
     return true;
   }
 
-  void stop(const std::string& directory, const std::string& handle) override {
+  void ask_to_stop(const std::string& directory, const std::string& handle) override {
     if (revoke_job(directory)) return;
     const auto owner = read_owner(directory);
-    stop_session(owner ? owner->process : child_of(handle), 10);
+    signal_group(owner ? owner->process : child_of(handle), SIGTERM);
+  }
+
+  void stop(const std::string& directory, const std::string& handle, double wait_s) override {
+    if (revoke_job(directory)) return;
+    const auto owner = read_owner(directory);
+    stop_session(owner ? owner->process : child_of(handle), wait_s);
     if (const auto child = read_child(directory)) stop_session(*child, 0);
   }
 
@@ -96,6 +107,7 @@ class LocalRunner : public TrialRunner {
   EvalCluster cluster_;
   std::string program_;
   std::vector<std::string> gpus_;
+  std::vector<Child> started_;  // by this process, as far as they are not known to have ended
 };
 
 }  // namespace

@@ -52,13 +52,28 @@ std::string key_of(const std::string& source, const std::string& fingerprint) {
   return fmt::format("{:016x}-{}", fnv1a(error ? source : whole.string()), fingerprint);
 }
 
-// Locks `path`, making it; `how` is of flock. Empty: another holds it (LOCK_NB), or it cannot be made.
-CopyLock lock_file(const std::string& path, int how) {
+using Stop = std::function<bool()>;
+
+bool says_stop(const Stop& stop) { return stop && stop(); }
+Error told_to_stop(const std::string& where) { return {"was told to stop", where, ""}; }
+
+// Locks `path`, making it; `how` is of flock. Empty: another holds it (LOCK_NB), it cannot be made, or `stop` says so
+// while another holds it.
+CopyLock lock_file(const std::string& path, int how, const Stop& stop = {}) {
   for (;;) {
     CopyLock lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!lock.held()) return {};
     int done = 0;
-    while ((done = ::flock(lock.get(), how)) != 0 && errno == EINTR) continue;
+    // With `stop` not within the kernel: a signal may come just before it would wait there.
+    while ((done = ::flock(lock.get(), stop ? how | LOCK_NB : how)) != 0) {
+      if (errno == EINTR) continue;
+      if (!stop || (how & LOCK_NB) != 0 || errno != EWOULDBLOCK) break;
+      if (stop()) {
+        errno = EINTR;
+        break;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     if (done != 0) return {};
     // Taken away while we waited: that lock protects nothing any more.
     struct stat mine {
@@ -92,16 +107,18 @@ bool same_files(const std::string& copy, const CheckpointFiles& files) {
   return true;
 }
 
-Result<std::uint32_t> checksum_of(const std::string& path) {
+Result<std::uint32_t> checksum_of(const std::string& path, const Stop& stop) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return fail("cannot be read back: " + reason(), path);
   std::vector<char> piece(kPiece);
   std::uint32_t crc = 0;
   ssize_t n = 0;
-  while ((n = ::read(fd, piece.data(), piece.size())) > 0)
+  bool stopped = false;
+  while (!(stopped = says_stop(stop)) && (n = ::read(fd, piece.data(), piece.size())) > 0)
     crc = ckpt::crc32c(piece.data(), static_cast<std::size_t>(n), crc);
   const int error = errno;
   ::close(fd);
+  if (stopped) return tl::unexpected(told_to_stop(path));
   if (n < 0) return fail(std::string("cannot be read back: ") + std::strerror(error), path);
   return crc;
 }
@@ -127,7 +144,7 @@ Status allocate(const CheckpointFiles& files, const std::string& to, bool& no_ro
 
 // One file, read as SharedRate allows, written where its room is, read back.
 Status copy_file(const std::string& from, const std::string& to, const CheckpointFile& file, const SharedRate& rate,
-                 bool& no_room) {
+                 bool& no_room, const Stop& stop) {
   const CopyLock in(::open(from.c_str(), O_RDONLY | O_CLOEXEC));  // closes alike
   if (!in.held()) return fail("cannot be read: " + reason(), from, "the checkpoint may be gone");
   const CopyLock out(::open(to.c_str(), O_WRONLY | O_CLOEXEC));
@@ -136,6 +153,7 @@ Status copy_file(const std::string& from, const std::string& to, const Checkpoin
   std::uint64_t done = 0;
   std::uint32_t crc = 0;
   for (;;) {
+    if (says_stop(stop)) return tl::unexpected(told_to_stop(from));
     const ssize_t n = ::read(in.get(), piece.data(), piece.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail("cannot be read: " + reason(), from);
@@ -157,14 +175,14 @@ Status copy_file(const std::string& from, const std::string& to, const Checkpoin
   if (done != file.bytes || ::fstat(in.get(), &now) != 0 ||
       now.st_mtim.tv_sec * 1'000'000'000 + now.st_mtim.tv_nsec != file.changed_ns)
     return fail(fmt::format("was altered while it was read ({} of {} bytes)", done, file.bytes), from);
-  const auto back = checksum_of(to);
+  const auto back = checksum_of(to, stop);
   if (!back) return tl::unexpected(back.error());
   if (*back != crc) return fail("the copy differs from what was read", to, "the node's memory is at fault");
   return {};
 }
 
 Status copy_all(const CopyTerms& terms, const std::string& own, const std::string& source, const CheckpointFiles& files,
-                const std::string& to, bool& no_room) {
+                const std::string& to, bool& no_room, const Stop& stop) {
   SharedRate rate;
   if (terms.bytes_per_s > 0) {
     auto opened = SharedRate::open(own + "/rate", terms.bytes_per_s);
@@ -173,7 +191,7 @@ Status copy_all(const CopyTerms& terms, const std::string& own, const std::strin
   }
   for (const CheckpointFile& f : files.files) {
     const std::string from = f.name.empty() ? source : source + "/" + f.name;
-    if (auto ok = copy_file(from, f.name.empty() ? to : to + "/" + f.name, f, rate, no_room); !ok) return ok;
+    if (auto ok = copy_file(from, f.name.empty() ? to : to + "/" + f.name, f, rate, no_room, stop); !ok) return ok;
   }
   const fs::path copy(to);
   if (!ckpt::is_directory_name(copy.filename().string()) || !fs::exists(copy / ckpt::manifest_name)) return {};
@@ -245,7 +263,7 @@ CopyLock::~CopyLock() {
 }
 
 Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source, const CheckpointFiles& files,
-                              bool& no_room) {
+                              bool& no_room, const Stop& stop) {
   no_room = false;
   const auto begin = Clock::now();
   const auto own = own_directory(terms);
@@ -256,7 +274,8 @@ Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source,
   out.path = directory + "/" + name;
   out.bytes = files.bytes;
   for (int missed = 0;;) {
-    CopyLock use = lock_file(directory + ".lock", LOCK_SH);
+    CopyLock use = lock_file(directory + ".lock", LOCK_SH, stop);
+    if (says_stop(stop)) return tl::unexpected(told_to_stop(source));
     // The directory may have been swept away, empty, a moment ago.
     if (!use.held() && errno == ENOENT && ++missed < 10 && own_directory(terms)) continue;
     if (!use.held()) return fail("cannot be locked: " + reason(), directory + ".lock");
@@ -288,7 +307,8 @@ Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source,
     const std::string part = directory + ".part";
     remove_all(part);
     // One looks for room and takes it at a time: what is free is free once.
-    CopyLock room = lock_file(*own + "/room", LOCK_EX);
+    CopyLock room = lock_file(*own + "/room", LOCK_EX, stop);
+    if (says_stop(stop)) return tl::unexpected(told_to_stop(source));
     if (!room.held()) return fail("cannot be locked: " + reason(), *own + "/room");
     if (!make_room(terms, *own, key, files.bytes)) {
       no_room = true;
@@ -302,7 +322,7 @@ Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source,
     Status copied = allocate(files, part + "/" + name, no_room);
     if (copied) {
       room = {};
-      copied = copy_all(terms, *own, source, files, part + "/" + name, no_room);
+      copied = copy_all(terms, *own, source, files, part + "/" + name, no_room, stop);
     }
     if (!copied) {
       remove_all(part);

@@ -2,6 +2,7 @@
 // with their process, however it ends, so that a copy which nobody holds can be taken away.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,9 +47,10 @@ struct NodeCopy {
 // The copy of `source`, which must still have the fingerprint of `files`: made if there is none, by one process while
 // others wait for it; every file has the size and, read back, the checksum of what was read; a checkpoint of
 // liborrery_ckpt is held against its manifest as well. Room is made by taking away copies that nobody uses. Errors:
-// `no_room` set: it does not fit; else storage cannot be read, or the checkpoint was altered or is gone.
+// `no_room` set: it does not fit; else storage cannot be read, or the checkpoint was altered or is gone, or `stop` said
+// so while it waited or copied.
 Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source, const CheckpointFiles& files,
-                              bool& no_room);
+                              bool& no_room, const std::function<bool()>& stop = {});
 
 // Whether `bytes` would fit if copies went that are in use now.
 bool room_may_come(const CopyTerms& terms, std::uint64_t bytes);

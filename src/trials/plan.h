@@ -34,6 +34,8 @@ struct EvalTrial {
   std::vector<TrialPiece> pieces;
 };
 
+inline constexpr double kErrorOfGuesses = 0.3;  // TrialShape::error where nothing is known of some time
+
 struct TrialShape {
   std::int64_t gpus = 1;
   double start_s = 0;   // of a trial, beside the load

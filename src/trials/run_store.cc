@@ -181,8 +181,8 @@ Status RunStore::add(StoredCheckpoint& c) {
 }
 
 Status RunStore::update(const StoredCheckpoint& c) {
-  Statement s(store_.get(), "UPDATE checkpoint SET state = ?, why = ? WHERE id = ?");
-  s.bind(1, std::string_view(c.state)).bind(2, std::string_view(c.why)).bind(3, c.id);
+  Statement s(store_.get(), "UPDATE checkpoint SET path = ?, state = ?, why = ? WHERE id = ?");
+  s.bind(1, std::string_view(c.path)).bind(2, std::string_view(c.state)).bind(3, std::string_view(c.why)).bind(4, c.id);
   return s.done() ? Status() : store_.trouble();
 }
 

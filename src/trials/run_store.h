@@ -77,7 +77,7 @@ class RunStore {
   Result<std::map<std::pair<std::string, std::string>, std::map<std::string, StoredPrior>>> priors();
 
   Status add(StoredCheckpoint& c);
-  Status update(const StoredCheckpoint& c);
+  Status update(const StoredCheckpoint& c);  // where it lies, and its state
   // The intent: the trial and its pieces, all or none. Gives them their ids.
   Status add(StoredTrial& t, std::vector<StoredPiece>& pieces);
   Status update(const StoredTrial& t);

@@ -35,7 +35,9 @@ class TrialRunner {
   virtual std::vector<Result<std::string>> start(const std::vector<JobStart>& jobs) = 0;
   // No process of the job is there and none will come. Of a job whose handle was lost ("") its owner tells.
   virtual bool gone(const std::string& directory, const std::string& handle) = 0;
-  virtual void stop(const std::string& directory, const std::string& handle) = 0;
+  // Has it stop, without waiting for that; stop() waits, and after `wait_s` kills what can be killed.
+  virtual void ask_to_stop(const std::string& directory, const std::string& handle) = 0;
+  virtual void stop(const std::string& directory, const std::string& handle, double wait_s) = 0;
   virtual std::string node_of(const std::string& directory) const = 0;      // where it runs or ran; "" = not known
   virtual void end(const std::vector<std::string>& nodes) { (void)nodes; }  // all is done: clean up those that worked
 };

@@ -17,6 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr double kPatience = 10;            // seconds, of what is asked for at the end
 constexpr std::size_t kMostElements = 500;  // of an array; Slurm's own limit is 1,001 unless it was changed
 
 class SlurmRunner final : public ClusterRunner {
@@ -56,25 +57,30 @@ class SlurmRunner final : public ClusterRunner {
     return owner || revoke_job(directory);
   }
 
-  void stop(const std::string& directory, const std::string& handle) override {
+  void ask_to_stop(const std::string& directory, const std::string& handle) override {
     const bool nobody = revoke_job(directory);
     const auto owner = read_owner(directory);
     if (!nobody && owner && owner->job != 0) {
-      (void)slurm::cancel(slurm::JobId{owner->job}, terms());
-      for (int i = 0; i < 100 && !read_result(directory); ++i)
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (owner->element.empty())
+        (void)slurm::cancel(slurm::JobId{owner->job}, terms(kPatience));
+      else
+        (void)run_captured({"scancel", owner->element}, {.timeout_s = 30});
       return;
     }
     if (const std::vector<slurm::Job>* rows = handle.empty() ? nullptr : rows_of(handle, {}))
       for (const slurm::Job& j : *rows)
-        if (j.state == slurm::State::pending) (void)slurm::cancel(j.id, terms());
+        if (j.state == slurm::State::pending) (void)slurm::cancel(j.id, terms(kPatience));
+  }
+
+  void stop(const std::string& directory, const std::string&, double wait_s) override {
+    if (const auto owner = read_owner(directory); owner && !owner->revoked) wait_for_result(directory, wait_s);
   }
 
   // On every node that worked: nobody uses the copies any more.
   void end(const std::vector<std::string>& nodes) override {
     std::vector<std::string> tokens;
     for (const std::string& name : nodes) {
-      const auto node = slurm::nodes({name}, terms());
+      const auto node = slurm::nodes({name}, terms(kPatience));
       if (!node || node->empty() || !node->front().usable() || state_.empty()) continue;
       slurm::Batch batch;
       batch.token =
@@ -83,7 +89,7 @@ class SlurmRunner final : public ClusterRunner {
       add(cluster_.slurm_cpu_options, batch.options);
       batch.argv = {program_, "evals", "sweep", cluster_.shared_memory};
       batch.script = state_ + "/" + batch.token + ".sh";
-      if (slurm::submit(batch, terms())) tokens.push_back(batch.token);
+      if (slurm::submit(batch, terms(kPatience))) tokens.push_back(batch.token);
     }
     const auto until = Clock::now() + std::chrono::seconds(30);
     for (const std::string& token : tokens)
@@ -96,8 +102,11 @@ class SlurmRunner final : public ClusterRunner {
   }
 
  private:
-  // Without waiting for accounts: what they do not say yet is asked again.
-  static slurm::Terms terms() { return {.timeout_s = 30, .patience_s = 120, .settle_s = 0}; }
+  // Without waiting for accounts: what they do not say yet is asked again. Nor for a controller that does not answer,
+  // save where something is submitted: a round of looks must not last as long as it is away.
+  static slurm::Terms terms(double patience_s = 0) {
+    return {.timeout_s = 30, .patience_s = patience_s, .settle_s = 0};
+  }
   static void add(const std::vector<std::string>& more, std::vector<std::string>& to) {
     to.insert(to.end(), more.begin(), more.end());
   }
@@ -123,20 +132,27 @@ class SlurmRunner final : public ClusterRunner {
     batch.argv = {program_, "evals", "job", list_path};
     batch.script = state_ + "/" + batch.token + ".sh";
     batch.output = state_ + "/slurm-%A_%a.log";
-    const auto id = slurm::submit(batch, terms());
+    const auto id = slurm::submit(batch, terms(120));
     if (!id) return tl::unexpected(id.error());
     return batch.token;
   }
 
-  // Jobs of that name; without one, that job.
+  // Jobs of that name; without one, that job. Null: nobody answers. Then nobody is asked for as long as that took: with
+  // a controller that is away each look lasts until Slurm's commands give up.
   const std::vector<slurm::Job>* rows_of(const std::string& token, slurm::JobId job) {
     auto& [rows, at] = rows_[token.empty() ? std::to_string(static_cast<std::int64_t>(job)) : token];
     if (at != Clock::time_point{} && std::chrono::duration<double>(Clock::now() - at).count() < kLookEvery)
       return &rows;
+    const Clock::time_point asked = Clock::now();
+    if (asked < silent_until_) return nullptr;
     auto now = !token.empty()          ? slurm::jobs_named(token, terms())
                : job != slurm::JobId{} ? slurm::jobs({job}, terms())
                                        : std::vector<slurm::Job>();
-    if (!now) return nullptr;
+    if (!now) {
+      const auto least = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kLookEvery));
+      silent_until_ = Clock::now() + std::max(least, Clock::now() - asked);
+      return nullptr;
+    }
     rows = std::move(*now);
     at = Clock::now();
     return &rows;
@@ -145,6 +161,7 @@ class SlurmRunner final : public ClusterRunner {
   std::string token_;  // of the state
   std::string state_;  // directory of the jobs
   std::map<std::string, std::pair<std::vector<slurm::Job>, Clock::time_point>> rows_;
+  Clock::time_point silent_until_;
 };
 
 }  // namespace

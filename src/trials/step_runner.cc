@@ -18,6 +18,8 @@ class StepRunner final : public ClusterRunner {
 
   std::vector<Result<std::string>> start(const std::vector<JobStart>& jobs) override {
     std::vector<Result<std::string>> handles;
+    // As of local jobs: nobody asks for the srun of a job that left its result.
+    std::erase_if(started_, [](const Child& c) { return poll_child(c).has_value(); });
     for (const JobStart& job : jobs) {
       if (std::getenv("SLURM_JOB_ID") == nullptr) {
         handles.push_back(fail("this is no Slurm allocation", "[cluster] runs = \"steps\"",
@@ -31,7 +33,9 @@ class StepRunner final : public ClusterRunner {
       if (const std::string avoid = excluded(job); !avoid.empty()) argv.push_back("--exclude=" + avoid);
       argv.insert(argv.end(), own.begin(), own.end());
       argv.insert(argv.end(), {program_, "evals", "job", job.directory});
-      handles.push_back(begin(std::move(argv), job.directory).map(identity));
+      const auto child = begin(std::move(argv), job.directory);
+      if (child) started_.push_back(*child);
+      handles.push_back(child.map(identity));
     }
     return handles;
   }
@@ -48,12 +52,14 @@ class StepRunner final : public ClusterRunner {
     return true;
   }
 
-  void stop(const std::string& directory, const std::string& handle) override {
+  void ask_to_stop(const std::string& directory, const std::string&) override {
     if (!revoke_job(directory))
       if (const auto owner = read_owner(directory)) cancel(*owner);
-    for (int i = 0; i < 100 && read_owner(directory) && !read_owner(directory)->revoked && !read_result(directory); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    stop_session(child_of(handle), 5);
+  }
+
+  void stop(const std::string& directory, const std::string& handle, double wait_s) override {
+    if (const auto owner = read_owner(directory); owner && !owner->revoked) wait_for_result(directory, wait_s);
+    stop_session(child_of(handle), std::min(5.0, wait_s + 1));
   }
 
   void end(const std::vector<std::string>& nodes) override {
@@ -92,6 +98,7 @@ class StepRunner final : public ClusterRunner {
     (void)run_captured({"scancel", fmt::format("{}.{}", owner.job, owner.step)}, {.timeout_s = 30});
   }
 
+  std::vector<Child> started_;                                       // srun, as far as they are not known to have ended
   std::map<std::string, std::pair<bool, Clock::time_point>> steps_;  // by the job's directory
 };
 

@@ -168,6 +168,16 @@ Status check_words(const EvalConfig& config) {
           check(config.metric.argv, {config.inference.dumped, config.metric.scores_file, config.metric.scores_at});
       !ok)
     return ok;
+  // Pieces of a dataset that is not scored by item are scored together.
+  for (const EvalDataset& d : config.datasets) {
+    if (config.metric.argv.empty() || d.metric_by_item || !config.may_split(d)) continue;
+    words.pieces.push_back(piece);
+    if (auto ok = check(config.metric.argv, {config.metric.scores_file, config.metric.scores_at}); !ok)
+      return fail("[metric] " + ok.error().what, config.where,
+                  "{output...}; or split = false or metric_by_item = true of dataset " + d.name);
+    words.pieces.pop_back();
+    break;
+  }
   if (config.inference.several) {
     words.pieces.push_back(piece);
     words.pieces.back().dataset = "other";
