@@ -49,8 +49,7 @@ TEST(CliBenchGpu, BothVendorsAndAllOperators) {
 
 // It is not fp32 alone that attention is measured in.
 TEST(CliBenchGpu, AttentionInBf16IsWhatWasAskedFor) {
-  const Outcome o =
-      orrery(arguments("cuda") + "--only attention --dtypes bf16 --attention 2x4x8x16 --json --quiet");
+  const Outcome o = orrery(arguments("cuda") + "--only attention --dtypes bf16 --attention 2x4x8x16 --json --quiet");
   EXPECT_EQ(o.status, 0) << o.err << o.out;
   EXPECT_EQ(o.out.find("asked-and-not-measured"), std::string::npos) << o.out;
 }
