@@ -1,6 +1,9 @@
 // What a matrix names: its file, the rules of mixing, the runs and their order.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "bench/embedded.h"
@@ -95,6 +98,44 @@ TEST(BenchMatrix, RulesOfMixing) {
   EXPECT_EQ(why("R+Z3+L", "finetune", "mine"), "");  // a command takes what its user says
 }
 
+// What the shipped programs have no code for they would leave out in silence.
+TEST(BenchMatrix, ModelsThatTheWorkersDoNotBuildAreRefused) {
+  const auto why = [](const std::string& model, const std::string& axes) {
+    const ExpandedMatrix e = expand(parsed(
+        "[commands.mine]\nargv = [\"x\"]\n[[matrix]]\ntask = \"inference\"\nmodel = \"" + model + "\"\n" + axes));
+    EXPECT_EQ(e.runs.size() + e.refused.size(), 1u);
+    return e.refused.empty() ? "" : e.refused.front().reason;
+  };
+  EXPECT_EQ(why("llama-2-7b", ""), "");
+  EXPECT_NE(why("qwen3-4b", "").find("norms of queries and keys"), std::string::npos);
+  EXPECT_NE(why("gemma-2-9b", "").find("2 norms, this model's 4"), std::string::npos);
+  EXPECT_NE(why("gpt-j-6b", "").find("2 norms, this model's 1"), std::string::npos);
+  EXPECT_NE(why("mixtral-8x7b", "").find("mixture of experts"), std::string::npos);
+  EXPECT_EQ(why("gemma-3-1b", "framework = \"mine\"\n"), "");
+  EXPECT_EQ(why("mistral-7b", "seq_length = 4032\n"), "");  // 64 more tokens fill the window
+  EXPECT_NE(why("mistral-7b", "seq_length = 4033\n").find("this model to 4096"), std::string::npos);
+}
+
+TEST(BenchMatrix, TheTrainerHasItsOwnShape) {
+  const auto why = [](const std::string& more) {
+    const auto c = parse_bench_config(
+        "[[matrix]]\ntask = \"pretrain\"\nframework = \"trainer\"\nmodel = \"m\"\n[models.m]\nlayers = 1\nhidden = "
+        "64\nheads = 4\nvocab = 9\n" +
+            more,
+        "m.toml");
+    EXPECT_TRUE(c) << c.error().line();
+    const ExpandedMatrix e = expand(*c);
+    return e.refused.empty() ? "" : e.refused.front().reason;
+  };
+  const std::string plain = "gated_mlp = false\nrms_norm = false\n";
+  EXPECT_EQ(why(plain + "ffn = 256\n"), "");
+  EXPECT_NE(why(plain + "ffn = 128\n").find("4 times as wide"), std::string::npos);
+  EXPECT_NE(why(plain + "ffn = 256\nkv_heads = 2\n").find("keys of their own"), std::string::npos);
+  EXPECT_NE(why(plain + "ffn = 256\nhead_dim = 32\n").find("share the hidden width"), std::string::npos);
+  EXPECT_NE(why("ffn = 256\nrms_norm = false\n").find("gated MLP"), std::string::npos);
+  EXPECT_NE(why("ffn = 256\ngated_mlp = false\n").find("LayerNorm"), std::string::npos);
+}
+
 TEST(BenchMatrix, TheTableOfTechniquesIsSound) {
   EXPECT_EQ(technique_table().techniques.size(), 10u);
   EXPECT_GE(technique_table().rules.size(), 10u);
@@ -140,12 +181,34 @@ TEST(BenchMatrix, RefusedWithItsLine) {
   EXPECT_NE(
       refused("[commands.a]\nargv = [\"x\"]\nstep_ms = '([0-9]+'\n[[matrix]]\ntask = \"pretrain\"\n").find("m.toml:3:"),
       std::string::npos);
+  EXPECT_NE(refused("[commands.a]\nargv = [\"x\"]\ntechniques = { R = [\"{technique_words}\"] }\n[[matrix]]\ntask = "
+                    "\"pretrain\"\n")
+                .find("m.toml:3: no placeholder {technique_words}"),
+            std::string::npos);
   EXPECT_NE(refused("[[[").find("not TOML"), std::string::npos);
   std::string many = "[[matrix]]\ntask = \"pretrain\"\nmodel = \"llama-2-7b\"\nbatch = [";
   for (int i = 1; i <= 500; ++i) many += std::to_string(i) + ",";
   many += "]\nseq_length = [";
   for (int i = 1; i <= 500; ++i) many += std::to_string(i) + ",";
   EXPECT_NE(refused(many + "]\n").find("more than 20000 runs"), std::string::npos);
+}
+
+// Runs are told apart by their model's name.
+TEST(BenchMatrix, OneNameIsOneShape) {
+  const std::string folder = ::testing::TempDir() + "bench-two-models";
+  for (const char* const layers : {"1", "2"}) {
+    std::filesystem::create_directories(folder + "/" + layers);
+    std::ofstream(folder + "/" + layers + "/m.toml")
+        << "[model]\nsource = \"a test\"\nsure = \"stated\"\nname = \"same\"\nlayers = " << layers
+        << "\nhidden = 64\nffn = 256\nheads = 4\nvocab = 512\n";
+  }
+  const auto with = [&](const std::string& other) {
+    return refused("[[matrix]]\ntask = \"pretrain\"\nmodel = \"" + folder + "/1/m.toml\"\n[[matrix]]\ntask = " +
+                   "\"pretrain\"\nmodel = [\"" + folder + "/" + other + "/m.toml\"]\n");
+  };
+  EXPECT_EQ(with("1"), "");
+  EXPECT_EQ(with("2").rfind("m.toml:6: another model of another shape has the name same", 0), 0u) << with("2");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(BenchMatrix, ShapesAreCheckedAsFactsAre) {
@@ -251,6 +314,26 @@ TEST(BenchMatrix, AWorkerIsToldThatItStartsItsRanks) {
       "framework = [\"pytorch\", \"fsdp\", \"deepspeed\", \"megatron\"]\n");
   for (const BenchRun& run : expand(c).runs)
     EXPECT_EQ(launch_variable(launch_of(c, run, {}, "/d", "/w").value()), "one");
+}
+
+// Programs and launchers differ in which of two entries of a name they take.
+TEST(BenchMatrix, AVariableIsPassedOnceTheNearestCounts) {
+  const BenchConfig c = parsed(R"(
+[bench]
+environment = { A = "1", CUDA_VISIBLE_DEVICES = "0", PYTHONUNBUFFERED = "" }
+[[matrix]]
+task = "pretrain"
+framework = "mine"
+model = "tiny"
+[commands.mine]
+argv = ["prog"]
+environment = { CUDA_VISIBLE_DEVICES = "1", ORRERY_BENCH_RUN = "x" }
+)");
+  auto environment = launch_of(c, expand(c).runs.front(), {}, "/d", "/w").value().environment;
+  std::sort(environment.begin(), environment.end());
+  EXPECT_EQ(environment,
+            (std::vector<std::pair<std::string, std::string>>{
+                {"A", "1"}, {"CUDA_VISIBLE_DEVICES", "1"}, {kRunVariable, "/d"}, {"PYTHONUNBUFFERED", ""}}));
 }
 
 TEST(BenchMatrix, PlaceholdersOfACommand) {

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include "bench/analysis.h"
 #include "bench/machine.h"
@@ -83,6 +85,13 @@ TEST(BenchLines, APatternAndALogLeaveTheWarmUpOut) {
   EXPECT_EQ(l.steps[0].ms, 500);
 }
 
+TEST(BenchLines, ABarThatIsDrawnAnewHasNoLineEnds) {
+  const WorkerReport r =
+      read_by_pattern("\rstep 1: 9 ms\rstep 2: 5 ms\rstep 3: 6 ms\n", "step [0-9]+: ([0-9.]+) ms", 1);
+  ASSERT_EQ(r.steps.size(), 2u);
+  EXPECT_EQ(r.steps[1].ms, 6);
+}
+
 RunRow judged(const WorkerReport& report, const Ending& ending, const FoundCause& cause = {}) {
   RunRow row;
   judge(report, ending, cause, 2, 30, 100, row);
@@ -121,6 +130,34 @@ TEST(BenchJudge, EveryEndHasAStateAndAReason) {
   EXPECT_EQ(judged({}, {.exit = Exit{1, 0}, .scheduler = "time-limit"}).state, RunState::time_limit);
 }
 
+// Slurm forgot the job: what it reported tells.
+TEST(BenchJudge, AnEndThatNobodyKnowsIsToldByTheReport) {
+  EXPECT_EQ(judged(two_steps(), {.exit = Exit{-1, 0}}).state, RunState::done);
+  const RunRow early = judged({}, {.exit = Exit{-1, 0}});
+  EXPECT_EQ(early.state, RunState::crashed);
+  EXPECT_EQ(early.reason, "it is gone after 0 of 2 steps");
+}
+
+// A run of operators has no steps: it is its table that counts.
+TEST(BenchJudge, OperatorsAreDoneWithATable) {
+  const RunRow all = judged({}, {.exit = Exit{0, 0}, .operators = 3});
+  EXPECT_EQ(all.state, RunState::done);
+  EXPECT_EQ(all.reason, "");
+  const RunRow but = judged({}, {.exit = Exit{1, 0}, .operators = 3, .left_out = "asked-and-not-measured (1): gemm"});
+  EXPECT_EQ(but.state, RunState::done);
+  EXPECT_EQ(but.reason, "asked-and-not-measured (1): gemm");
+  const RunRow none = judged({}, {.exit = Exit{0, 0}, .operators = 0});
+  EXPECT_EQ(none.state, RunState::crashed);
+  EXPECT_EQ(none.reason, "it ended well after 0 operators");
+  EXPECT_EQ(none.advice, "");
+  EXPECT_EQ(judged({}, {.exit = Exit{1, 0}, .operators = 0}).state, RunState::crashed);
+  EXPECT_EQ(judged({}, {.exit = Exit{2, 0}, .operators = 3}).state, RunState::crashed);
+  // Cancelled before it began: Slurm says 0:0.
+  const RunRow cancelled = judged({}, {.exit = Exit{0, 0}, .scheduler = "cancelled", .operators = 0});
+  EXPECT_EQ(cancelled.state, RunState::crashed);
+  EXPECT_NE(cancelled.reason.find("cancelled"), std::string::npos);
+}
+
 TEST(BenchSearch, FindsTheLargestThatFits) {
   for (std::int64_t largest = 0; largest <= 40; ++largest)
     for (const std::int64_t first : {1, 7, 33}) {
@@ -138,6 +175,31 @@ TEST(BenchSearch, FindsTheLargestThatFits) {
   BatchSearch all{.first = 5, .limit = 12};
   while (const std::int64_t b = all.next()) all.tried(b, true);
   EXPECT_EQ(all.fits, 12);
+}
+
+RunRow probe_of(std::int64_t batch, RunState state, const std::string& hash = "h") {
+  RunRow r;
+  r.kind = RunKind::probe, r.hash = hash, r.batch = batch, r.state = state;
+  return r;
+}
+
+TEST(BenchSearch, WhatProbesSayAndWhetherALimitEndedThem) {
+  RunRow run;
+  run.hash = "h", run.batch = 4, run.state = RunState::done;
+  std::vector<RunRow> rows = {probe_of(1, RunState::done), probe_of(4, RunState::done), probe_of(2, RunState::done),
+                              probe_of(9, RunState::out_of_memory, "other")};
+  EXPECT_EQ(known_batches(rows, "h").fit, (std::vector<std::int64_t>{1, 2, 4}));
+  EXPECT_TRUE(ended_at_its_limit(run, rows));
+  run.batch = 2;  // many steps needed more
+  EXPECT_FALSE(ended_at_its_limit(run, rows));
+  run.batch = 4;
+  rows.push_back(probe_of(8, RunState::hang));
+  EXPECT_TRUE(known_batches(rows, "h").cut);
+  EXPECT_FALSE(ended_at_its_limit(run, rows));
+  rows.push_back(probe_of(8, RunState::out_of_memory));
+  EXPECT_FALSE(known_batches(rows, "h").cut);
+  EXPECT_EQ(known_batches(rows, "h").fails, 8);
+  EXPECT_FALSE(ended_at_its_limit(run, rows));
 }
 
 TEST(BenchMachine, DevicesThatARunSees) {
@@ -221,10 +283,121 @@ TEST(BenchStore, ALargestBatchThatFailedIsNoResult) {
     r.state = RunState::out_of_memory;
     ASSERT_TRUE(store->finish(r, {}, ""));
   }
-  ASSERT_TRUE(settle_interrupted({}, *store));
+  ASSERT_TRUE(settle_interrupted(*store));
   const auto rows = store->rows().value();
   EXPECT_EQ(rows[0].state, RunState::interrupted);
   EXPECT_EQ(rows[1].state, RunState::out_of_memory);  // this batch was asked for
+}
+
+RunRow begun(ResultStore& store, const std::string& directory) {
+  RunRow r;
+  r.run = "a", r.spec = "{}", r.hash = "h", r.directory = directory, r.host = host_name(), r.batch = 1;
+  r.id = store.begin(r).value();
+  return r;
+}
+
+// After a reboot the number of a session is another's: only while its leader lives is it known to be the run's.
+TEST(BenchStore, ASessionWhoseLeaderIsGoneIsLeftAlone) {
+  const Directory dir;
+  auto store = ResultStore::open(dir.path + "/s.db", true);
+  ASSERT_TRUE(store) << store.error().line();
+  const auto others = start_child({.argv = {"sh", "-c", "sleep 1000 & exit 0"}});
+  ASSERT_TRUE(others);
+  ASSERT_TRUE(wait_child(*others, 60));
+  const RunRow r = begun(*store, dir.path);
+  ASSERT_TRUE(store->started(r.id, {others->pid, others->started + 1}, ""));
+  ASSERT_TRUE(settle_interrupted(*store));
+  EXPECT_EQ(store->rows()->front().state, RunState::interrupted);
+  EXPECT_EQ(session_members(others->pid).size(), 1u);
+  EXPECT_TRUE(stop_session(*others, 0));
+}
+
+// As the row says, whatever the matrix says now of Slurm.
+TEST(BenchStore, ARunOfThisMachineIsEndedHere) {
+  const Directory dir;
+  auto store = ResultStore::open(dir.path + "/s.db", true);
+  ASSERT_TRUE(store) << store.error().line();
+  const auto child = start_child({.argv = {"sleep", "1000"}, .environment = {{kRunVariable, dir.path}}});
+  ASSERT_TRUE(child);
+  const RunRow r = begun(*store, dir.path);
+  ASSERT_TRUE(store->started(r.id, *child, ""));
+  ASSERT_TRUE(settle_interrupted(*store));
+  EXPECT_FALSE(is_alive(*child));
+  EXPECT_EQ(store->rows()->front().state, RunState::interrupted);
+  (void)wait_child(*child, 60);
+}
+
+// A program that goes on for so many looks and says two steps at its end.
+class Played final : public Execution {
+ public:
+  Played(int looks, std::string left) : looks_(looks), left_(std::move(left)) {}
+  Status start(const RunLaunch&, const std::string& directory) override {
+    std::ofstream(directory + "/stdout.log") << "took 1\ntook 1\n";
+    return {};
+  }
+  std::optional<Exit> poll() override { return looks_-- > 0 ? std::nullopt : std::optional(Exit{0, 0}); }
+  std::string stop() override { return left_; }
+  bool paused() const override { return true; }
+
+ private:
+  int looks_;
+  std::string left_;
+};
+
+RunOutcome played(ResultStore& store, const std::string& directory, int looks, const std::string& left) {
+  BenchConfig c;
+  c.path = "m.toml";
+  c.time_limit_s = c.silence_limit_s = 0.1;
+  BenchCommand k;
+  k.name = "mine", k.argv = {"x"}, k.reports = BenchCommand::Reports::pattern, k.step_ms = "took ([0-9]+)";
+  c.commands = {k};
+  BenchRun run;
+  run.framework = BenchFramework::command, run.command = "mine";
+  BenchReaders readers;
+  readers.diagnose = [](const std::vector<std::string>&) -> Result<FoundCause> { return FoundCause{}; };
+  RunTerms terms;
+  terms.readers = &readers;
+  terms.start = [&] { return std::make_unique<Played>(looks, left); };
+  auto m = measure(c, run, {.batch = 1, .steps = 2}, begun(store, directory), store, terms);
+  EXPECT_TRUE(m) << m.error().line();
+  return m ? *m : RunOutcome{};
+}
+
+// Suspended, or its nodes cleaned up after it: no limit counts that.
+TEST(BenchMeasure, TimeInWhichItMayNotRunIsNoHang) {
+  const Directory dir;
+  auto store = ResultStore::open(dir.path + "/s.db", true);
+  ASSERT_TRUE(store) << store.error().line();
+  const RunOutcome m = played(*store, dir.path, 8, "");  // 0.4 s and more, against limits of 0.1 s
+  EXPECT_EQ(m.row.state, RunState::done) << m.row.reason;
+  EXPECT_EQ(store->rows()->front().state, RunState::done);
+}
+
+// It holds its devices still: the next runner ends it first.
+TEST(BenchMeasure, WhatCannotBeEndedStaysRunning) {
+  const Directory dir;
+  auto store = ResultStore::open(dir.path + "/s.db", true);
+  ASSERT_TRUE(store) << store.error().line();
+  EXPECT_EQ(played(*store, dir.path, 0, "process 7").left, "process 7");
+  EXPECT_EQ(store->rows()->front().state, RunState::running);
+}
+
+// Ranks that torchrun starts are in sessions of their own.
+TEST(BenchMachine, MemoryOfOtherSessionsCounts) {
+  const Directory dir;
+  const auto first = start_child({.argv = {"sleep", "1000"}, .environment = {{kRunVariable, dir.path}}});
+  const auto second = start_child({.argv = {"sleep", "1000"}, .environment = {{kRunVariable, dir.path}}});
+  ASSERT_TRUE(first && second);
+  const auto peak = [&](const std::string& mark) {
+    Sampler sampler(*first, {kRunVariable, mark}, nullptr, {});
+    sampler.sample();
+    return sampler.result().host_peak_bytes.value_or(0);
+  };
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  bool both = false;  // each has loaded its libraries
+  while (!both && std::chrono::steady_clock::now() < end) both = peak(dir.path) > 1.5 * peak("none");
+  EXPECT_TRUE(both);
+  for (const auto& child : {*first, *second}) EXPECT_TRUE(stop_session(child, 0));
 }
 
 TEST(BenchLock, OneRunnerAtATime) {

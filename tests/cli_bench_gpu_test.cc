@@ -47,6 +47,13 @@ TEST(CliBenchGpu, BothVendorsAndAllOperators) {
   }
 }
 
+// It is not fp32 alone that attention is measured in.
+TEST(CliBenchGpu, AttentionInBf16IsWhatWasAskedFor) {
+  const Outcome o = orrery(arguments("cuda") + "--only attention --dtypes bf16 --attention 2x4x8x16 --json --quiet");
+  EXPECT_EQ(o.status, 0) << o.err << o.out;
+  EXPECT_EQ(o.out.find("asked-and-not-measured"), std::string::npos) << o.out;
+}
+
 TEST(CliBenchGpu, TheTableCalibratesAnEstimate) {
   const TempDir dir;
   const Outcome o = orrery(arguments("cuda") + "--only launch,gemm,copy,add,all_reduce --dtypes bf16 --ranks 2 -o " +

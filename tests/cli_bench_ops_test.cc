@@ -34,6 +34,18 @@ TEST(CliBenchOps, AProductThatIsNotMeasuredIsTold) {
   EXPECT_NE(other.out.find("asked-and-not-measured (1): attention"), std::string::npos) << other.out;
 }
 
+// With a causal mask the first of more queries than keys would see nothing: without one, then.
+TEST(CliBenchOps, MoreQueriesThanKeys) {
+  const Outcome o = orrery(
+      "bench ops --sizes tiny --budget 0.5 --only attention --dtypes fp32 --threads 1 --attention 20x8x16,9x8x16 "
+      "--json");
+  ASSERT_EQ(o.status, 0) << o.err;
+  std::set<std::string> kernels;
+  for (const Json& row : Json::parse(o.out)["operators"])
+    if (row["shape"] == "20x8x16" || row["shape"] == "9x8x16") kernels.insert(row["kernel"]);
+  EXPECT_EQ(kernels, std::set<std::string>{"attention-naive-fp32"});
+}
+
 TEST(CliBenchOps, RanksThatDoNotDivideTheModelAreRefused) {
   const TempDir dir;
   write_text(dir / "m.toml",

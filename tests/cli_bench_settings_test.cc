@@ -112,6 +112,21 @@ TEST(CliBenchSettings, AProgramThatThereIsNotStopsBeforeTheFirstRun) {
       << d["notes"];
 }
 
+// One operator that would take too long costs nothing of the others.
+TEST(CliBenchSettings, OperatorsThatAreLeftOutAreTold) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config,
+             "[bench]\noperator_options = [\"--sizes\", \"tiny\", \"--budget\", \"0.5\", \"--only\", \"gemm\", "
+             "\"--dtypes\", \"fp32\", \"--threads\", \"1\", \"--blas\", \"own\", \"--gemm\", "
+             "\"100000x100000x100000\"]\n[[matrix]]\ntask = \"operators\"\n");
+  const Json run = document(orrery("bench run '" + config + "' --json --quiet"))["runs"][0];
+  EXPECT_EQ(run["state"], "done") << run;
+  EXPECT_NE(run["reason"].get<std::string>().find("100000x100000x100000"), std::string::npos) << run;
+  const Json d = document(orrery("bench report '" + config + "' --json"));
+  EXPECT_GT(d["operators"].size(), 2u) << d;
+}
+
 // Scripts beside the file are found; what a run writes goes where the placeholders say.
 TEST(CliBenchSettings, ACommandStartsInTheDirectoryOfTheFile) {
   const TempDir dir;

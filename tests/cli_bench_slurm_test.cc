@@ -113,6 +113,32 @@ TEST_F(CliBenchSlurm, OperatorsAreMeasuredInAJob) {
   EXPECT_EQ(d["runs"][0]["state"], "done") << d["runs"][0];
 }
 
+// Ranks meet where the job says, not where the shell does that submits it; as many on each node. What is known of this
+// machine is nothing of theirs.
+TEST_F(CliBenchSlurm, RanksAreOfTheirJobAlone) {
+  const TempDir dir;
+  const std::string path = dir / "m.toml", python = dir / "python";
+  write_text(
+      python,
+      "#!/bin/sh\n[ $SLURM_PROCID = 1 ] && echo '{\"orrery_bench\": \"environment\", \"host\": \"there\"}' && echo "
+      "'{\"orrery_bench\": \"refused\", \"reason\": \"'at $MASTER_ADDR, $SLURM_NTASKS_PER_NODE a node'\"}'\n"
+      "exit 0\n");
+  fs::permissions(python, fs::perms::owner_all);
+  std::string text = config("time_limit_s = 60\npython = \"" + python + "\"", "\"pytorch\"", "");
+  text.replace(text.find("[models.tiny]"), 0, "gpus = 2\n");
+  write_text(path, text);
+  const Outcome o = shell("MASTER_ADDR=localhost \"$orrery\" bench run '" + path + "' --json --quiet");
+  const Json d = Json::parse(o.out, nullptr, false);
+  ASSERT_TRUE(d.is_object()) << o.out << o.err;
+  EXPECT_EQ(d["runs"][0]["state"], "refused") << d["runs"][0];
+  EXPECT_EQ(d["runs"][0]["reason"], "at , 2 a node");
+  EXPECT_TRUE(d["runs"][0]["load"].is_null());
+  const Json report = Json::parse(orrery("bench report '" + path + "' --json").out, nullptr, false);
+  const Json environment = Json::parse(report["environments"][0]["json"].get<std::string>());
+  EXPECT_FALSE(environment.contains("cpu")) << environment;
+  EXPECT_EQ(environment["worker"]["host"], "there");
+}
+
 // Slurm still knows the jobs of the store that was there before: they are not taken for those of the new one.
 TEST_F(CliBenchSlurm, AStoreBegunAgainAtTheSamePlaceIsMeasuredAgain) {
   const TempDir dir;

@@ -176,6 +176,46 @@ TEST(CliBench, TheLargestBatchByBisection) {
   EXPECT_EQ(d["runs"][0]["tokens_per_s"], 800);  // 11 * 8 tokens in 110 ms
 }
 
+// A limit that was raised: the search goes on where it ended.
+TEST(CliBench, TheSearchGoesOnBeyondItsOldLimit) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml", script = dir / "train.sh";
+  write_text(
+      script,
+      "echo x >> runs; if [ $1 -gt 5 ]; then echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
+      "2.00 GiB' >&2; exit 1; fi\nfor i in 1 2 3 4; do echo \"took $1 ms\"; done\n");
+  const auto measured = [&](const std::string& limit) {
+    write_text(config, matrix("largest_batch = " + limit, "framework = \"mine\"\nbatch = \"max\"\nseq_length = 8\n") +
+                           "[commands.mine]\nstep_ms = 'took ([0-9.]+) ms'\nargv = [\"sh\", \"" + script +
+                           "\", \"{batch}\"]\n");
+    Json d = document(orrery("bench run '" + config + "' --json --quiet"));
+    return std::pair(d["runs"][0]["batch"], d["notes"].dump().find("largest-batch") != std::string::npos);
+  };
+  using Found = std::pair<Json, bool>;
+  EXPECT_EQ(measured("2"), (Found{2, true}));
+  const auto told = orrery("bench report '" + config + "'");
+  EXPECT_NE(told.out.find("largest-batch"), std::string::npos) << told.out;
+  EXPECT_EQ(measured("9"), (Found{5, false}));
+  const std::string runs = read_file(dir / "runs");
+  EXPECT_EQ(measured("20"), (Found{5, false}));
+  EXPECT_EQ(read_file(dir / "runs"), runs);  // what failed for want of memory is known
+}
+
+// What ended for another reason than memory says nothing of it: told wherever the result is.
+TEST(CliBench, ASearchThatWasCutSaysSo) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml", script = dir / "train.sh";
+  write_text(script, "if [ $1 -gt 3 ]; then exit 7; fi\nfor i in 1 2 3 4; do echo \"took $1 ms\"; done\n");
+  write_text(config, matrix("largest_batch = 100", "framework = \"mine\"\nbatch = \"max\"\nseq_length = 8\n") +
+                         "[commands.mine]\nstep_ms = 'took ([0-9.]+) ms'\nargv = [\"sh\", \"" + script +
+                         "\", \"{batch}\"]\n");
+  EXPECT_EQ(orrery("bench run '" + config + "' --quiet").status, 0);
+  const Json run = document(orrery("bench report '" + config + "' --json"))["runs"][0];
+  EXPECT_EQ(run["state"], "done") << run;
+  EXPECT_EQ(run["batch"], 2) << run;
+  EXPECT_EQ(run["reason"], "more may fit: a batch of 4 ended as crashed") << run;
+}
+
 TEST(CliBench, AgainstAnOlderStore) {
   const TempDir dir;
   const std::string config = dir / "m.toml", script = dir / "train.sh";
@@ -251,7 +291,7 @@ TEST(CliBench, KilledAtAnyMomentItGoesOn) {
     ++kills;
   }
   ASSERT_TRUE(status);
-  EXPECT_EQ(*status, 0);  // also where the last kill came after the last run
+  EXPECT_EQ(*status, 0) << read_file(config + ".out");  // also where the last kill came after the last run
   EXPECT_GT(kills, 2);
   const Json d = document(orrery("bench report '" + config + "' --json"));
   EXPECT_EQ(d["runs"].size(), 8u);
@@ -305,6 +345,34 @@ TEST(CliBench, TracesBecomeShares) {
     EXPECT_EQ(d["phases"][i]["pct"], trace["phases"][i]["pct"]);
   }
   EXPECT_EQ(d["modules"].size(), trace["modules"].size());
+}
+
+// Where the command says that they are.
+TEST(CliBench, TracesElsewhereAreFound) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(dir / "train.sh",
+             "mkdir -p $1/elsewhere; cp " ORRERY_SOURCE_DIR
+             "/samples/gpt-tp2-pp2-dp2/rank-0.json.gz $1/elsewhere\nfor i in 1 2 3 4; do echo '{\"orrery_bench\": "
+             "\"step\", \"ms\": 5}'; done\necho '{\"orrery_bench\": \"trace\", \"directory\": \"'$1/elsewhere'\"}'\n");
+  write_text(config, matrix("trace_steps = 1", "framework = \"mine\"\nseq_length = 8\n") +
+                         "[commands.mine]\nargv = [\"sh\", \"train.sh\", \"{directory}\"]\n");
+  EXPECT_EQ(orrery("bench run '" + config + "' --quiet").status, 0);
+  const Json d = document(orrery("bench report '" + config + "' --json"));
+  EXPECT_GT(d["phases"].size(), 1u) << d;
+}
+
+// Python's logging goes to standard error.
+TEST(CliBench, StepsAreReadFromBothLogs) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config, matrix("", "framework = \"mine\"\nseq_length = 8\n") +
+                         "[commands.mine]\nreports = \"log\"\nargv = [\"sh\", \"-c\", \"" + kTrainer +
+                         " --steps {total_steps} --layers 1 --width 16 --heads 2 --sequence 8 --vocabulary 32 "
+                         "--micro-batches 1 >&2\"]\n");
+  const Json run = document(orrery("bench run '" + config + "' --json --quiet"))["runs"][0];
+  EXPECT_EQ(run["state"], "done") << run;
+  EXPECT_EQ(run["steps"], 3) << run;
 }
 
 // Asked with a PyTorch of nearly nothing: the worker only looks at its environment.

@@ -86,6 +86,22 @@ TEST(OperatorPlan, EachOnceAndTheirWork) {
   EXPECT_EQ(r.bytes, 280);
 }
 
+// The floor of memory is of arrays that no cache holds, however large the caches are.
+TEST(OperatorPlan, TheFloorIsLargerThanTheCaches) {
+  const auto bytes = [](double cache_mib, std::int64_t ranks) {
+    PlanTerms t;
+    t.cache_mib = cache_mib, t.ranks = ranks;
+    const auto plan = plan_operators(t);
+    return std::find_if(plan.begin(), plan.end(), [](const OperatorRow& r) { return r.kind == OperatorKind::stream; })
+        ->bytes;
+  };
+  constexpr double kMib = 1 << 20;
+  EXPECT_EQ(bytes(0, 1), 144 * kMib);
+  EXPECT_EQ(bytes(32, 1), 144 * kMib);
+  EXPECT_NEAR(bytes(768, 1), 4 * 768 * kMib, kMib);
+  EXPECT_NEAR(bytes(768, 4), 768 * kMib, kMib);
+}
+
 TEST(OperatorPlan, AModelsProductsBothWays) {
   ModelFacts m;
   m.layers = 4, m.hidden = 256, m.heads = 8, m.kv_heads = 8, m.head_dim = 32, m.ffn = 688, m.vocab = 1'000;

@@ -14,6 +14,29 @@ std::string tokens_of(const BenchRun& r) {
                                         : fmt::format("s{}", r.seq_length);
 }
 
+// What of this model the shipped programs have no code for: they would measure another one. "" = they have all.
+std::string unbuilt(const BenchRun& r) {
+  const ModelFacts& m = r.model;
+  if (m.experts > 0) return "the workers have no mixture of experts: a command of your own may";
+  if (m.kv_lora_rank > 0) return "the workers have no latent attention: a command of your own may";
+  if (m.qk_norm) return "the workers have no norms of queries and keys: a command of your own may";
+  if (m.layer_norms != 2)
+    return fmt::format("the workers' layers have 2 norms, this model's {}: a command of your own may", m.layer_norms);
+  // A prompt that is learned stands before the text.
+  const std::int64_t most = r.seq_length + r.output_tokens + (r.techniques.has("P") ? 1 : 0);
+  if (m.sliding_window > 0 && most > m.sliding_window)
+    return fmt::format(
+        "the workers attend to all tokens, this model to {}: shorter sequences, or a command of your own",
+        m.sliding_window);
+  if (r.framework != BenchFramework::trainer) return "";
+  if (m.ffn != 4 * m.hidden) return "the example trainer's feed-forward layers are 4 times as wide as its hidden ones";
+  if (m.kv_heads != m.heads || m.heads * m.head_dim != m.hidden)
+    return "the example trainer's heads have keys of their own and share the hidden width";
+  if (m.gated_mlp) return "the example trainer has no gated MLP: gated_mlp = false";
+  if (m.rms_norm) return "the example trainer has LayerNorm: rms_norm = false";
+  return "";
+}
+
 }  // namespace
 
 std::string BenchRun::id() const {
@@ -39,10 +62,8 @@ ExpandedMatrix expand(const BenchConfig& config) {
         reason = "command " + k->name + " does not say how it takes technique " + letter;
     if (reason.empty() && r.framework == BenchFramework::trainer && r.precision != "fp32")
       reason = "the example trainer computes in fp32";
-    if (reason.empty() && r.framework != BenchFramework::command && r.model.experts > 0)
-      reason = "the workers have no mixture of experts: a command of your own may";
-    if (reason.empty() && r.framework != BenchFramework::command && r.model.kv_lora_rank > 0)
-      reason = "the workers have no latent attention: a command of your own may";
+    if (reason.empty() && r.framework != BenchFramework::command && r.framework != BenchFramework::orrery)
+      reason = unbuilt(r);
     if (reason.empty()) {
       out.runs.push_back(std::move(r));
     } else {

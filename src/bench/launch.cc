@@ -22,21 +22,36 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 Json shape_of(const ModelFacts& m) {
-  return {{"name", m.name},
-          {"layers", m.layers},
-          {"hidden", m.hidden},
-          {"ffn", m.ffn},
-          {"heads", m.heads},
-          {"kv_heads", m.kv_heads},
-          {"head_dim", m.head_dim},
-          {"vocab", m.vocab},
-          {"experts", m.experts},
-          {"tied_embeddings", m.tied_embeddings},
-          {"gated_mlp", m.gated_mlp},
-          {"rms_norm", m.rms_norm},
-          {"learned_positions", m.learned_positions},
-          {"linear_bias", m.linear_bias},
-          {"qkv_bias", m.qkv_bias}};
+  Json j = {{"name", m.name},
+            {"layers", m.layers},
+            {"hidden", m.hidden},
+            {"ffn", m.ffn},
+            {"heads", m.heads},
+            {"kv_heads", m.kv_heads},
+            {"head_dim", m.head_dim},
+            {"vocab", m.vocab},
+            {"experts", m.experts},
+            {"tied_embeddings", m.tied_embeddings},
+            {"gated_mlp", m.gated_mlp},
+            {"rms_norm", m.rms_norm},
+            {"learned_positions", m.learned_positions},
+            {"linear_bias", m.linear_bias},
+            {"qkv_bias", m.qkv_bias}};
+  // Of models that have it alone: without, a specification is what it always was.
+  if (m.qk_norm) j["qk_norm"] = true;
+  if (m.layer_norms != 2) j["layer_norms"] = m.layer_norms;
+  if (m.sliding_window > 0) j["sliding_window"] = m.sliding_window;
+  if (m.full_attention_every > 0) j["full_attention_every"] = m.full_attention_every;
+  return j;
+}
+
+// One entry a name, the last that says it: programs and launchers differ in which of two they take.
+void set_variables(const std::vector<std::pair<std::string, std::string>>& more,
+                   std::vector<std::pair<std::string, std::string>>& environment) {
+  for (const auto& [name, value] : more) {
+    std::erase_if(environment, [&, n = name](const auto& v) { return v.first == n; });
+    environment.emplace_back(name, value);
+  }
 }
 
 Json run_json(const BenchConfig& c, const BenchRun& r) {
@@ -141,10 +156,12 @@ std::string untold_technique(const BenchCommand& k, const Techniques& techniques
   return "";
 }
 
-Status check_words(const std::vector<std::string>& words) {
+std::string shape_text(const ModelFacts& model) { return shape_of(model).dump(); }
+
+Status check_words(const std::vector<std::string>& words, bool of_technique) {
   std::vector<std::string> with_values;
   std::copy_if(words.begin(), words.end(), std::back_inserter(with_values),
-               [](const std::string& w) { return w != kTechniqueWords; });
+               [&](const std::string& w) { return of_technique || w != kTechniqueWords; });
   const auto filled = fill_in(with_values, values_of({}, {}, {}, ""));
   return filled ? Status{} : Status(tl::unexpected(filled.error()));
 }
@@ -202,6 +219,10 @@ Result<BenchRun> run_of_spec(const std::string& spec) {
                                                               {"linear_bias", &r.model.linear_bias},
                                                               {"qkv_bias", &r.model.qkv_bias}})
       *to = m.at(key);
+    r.model.qk_norm = m.value("qk_norm", false);
+    r.model.layer_norms = m.value("layer_norms", std::int64_t{2});
+    r.model.sliding_window = m.value("sliding_window", std::int64_t{0});
+    r.model.full_attention_every = m.value("full_attention_every", std::int64_t{0});
     for (const Json& letter : j.at("techniques")) r.techniques.letters.push_back(letter);
     r.precision = j.at("precision");
     r.batch = j.at("batch");
@@ -258,14 +279,15 @@ Result<RunLaunch> launch_of(const BenchConfig& c, const BenchRun& r, const Measu
   spec["directory"] = directory;
   l.spec = spec.dump(1) + "\n";
   l.start_in = directory;
-  l.environment = c.environment;
-  l.environment.emplace_back(kRunVariable, directory);
-  l.environment.emplace_back("PYTHONUNBUFFERED", "1");
+  set_variables({{"PYTHONUNBUFFERED", "1"}}, l.environment);
+  set_variables(c.environment, l.environment);
+  if (r.framework == BenchFramework::command) set_variables(command_named(c, r.command)->environment, l.environment);
+  set_variables({{kRunVariable, directory}}, l.environment);
   const std::string spec_path = directory + "/spec.json";
   const auto worker = [&](const char* script) {
     l.argv = {c.python, workers + "/" + script, spec_path};
     l.one_a_rank = true;
-    l.environment.emplace_back(kLaunchVariable, "one");
+    set_variables({{kLaunchVariable, "one"}}, l.environment);
     return std::move(l);
   };
   switch (r.framework) {
@@ -308,7 +330,6 @@ Result<RunLaunch> launch_of(const BenchConfig& c, const BenchRun& r, const Measu
   if (!filled) return tl::unexpected(filled.error());
   l.argv = std::move(*filled);
   l.start_in = fs::absolute(c.path).parent_path().string();
-  l.environment.insert(l.environment.end(), k.environment.begin(), k.environment.end());
   l.reports = k.reports;
   l.step_ms = k.step_ms;
   return l;

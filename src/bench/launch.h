@@ -43,8 +43,12 @@ Result<BenchRun> run_of_spec(const std::string& spec);
 Result<RunLaunch> launch_of(const BenchConfig& config, const BenchRun& run, const MeasuredAs& as,
                             const std::string& directory, const std::string& workers);
 
-// Errors: a placeholder of a command that there is not, a brace that stands alone.
-Status check_words(const std::vector<std::string>& words);
+// Errors: a placeholder of a command that there is not, a brace that stands alone. {technique_words} is one of a
+// command's words, not of what stands for it.
+Status check_words(const std::vector<std::string>& words, bool of_technique);
+
+// What is told of a model to a program: the same text of two is the same shape under the same name.
+std::string shape_text(const ModelFacts& model);
 
 // A technique of the run that its command has no words for; "" = it has them all.
 std::string untold_technique(const BenchCommand& command, const Techniques& techniques);

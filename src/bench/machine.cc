@@ -15,6 +15,7 @@
 
 #include "base/number_text.h"
 #include "bench/commit.h"
+#include "processes/find.h"
 
 namespace orrery {
 namespace {
@@ -223,10 +224,15 @@ std::optional<double> load_average() {
   return x;
 }
 
-std::string environment_json(const DeviceLibrary* devices, const std::string& worker) {
+std::string environment_json(const DeviceLibrary* devices, const std::string& worker, bool here) {
   Json j;
   j["orrery"] = ORRERY_VERSION;
   j["commit"] = commit_of_build().empty() ? Json(nullptr) : Json(std::string(commit_of_build()));
+  const auto finished = [&] {
+    j["worker"] = worker.empty() ? Json(nullptr) : Json::parse(worker, nullptr, false);
+    return environment_alone(j.dump(-1, ' ', false, Json::error_handler_t::replace));
+  };
+  if (!here) return finished();
   j["host"] = host_name();
   utsname system{};
   if (::uname(&system) == 0) {
@@ -245,8 +251,7 @@ std::string environment_json(const DeviceLibrary* devices, const std::string& wo
     for (std::size_t i = 0; i < devices->count(); ++i) gpus.push_back(devices->name(i));
   j["gpus"] = gpus;
   j["driver"] = devices != nullptr && !devices->driver().empty() ? Json(devices->driver()) : Json(nullptr);
-  j["worker"] = worker.empty() ? Json(nullptr) : Json::parse(worker, nullptr, false);
-  return environment_alone(j.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return finished();
 }
 
 std::string environment_alone(const std::string& environment) {
@@ -271,8 +276,10 @@ std::optional<double> joules_between(const std::vector<double>& before, const st
   return joules;
 }
 
-Sampler::Sampler(Child child, const DeviceLibrary* devices, std::vector<std::size_t> of_run)
+Sampler::Sampler(Child child, std::pair<std::string, std::string> mark, const DeviceLibrary* devices,
+                 std::vector<std::size_t> of_run)
     : child_(child),
+      mark_(std::move(mark)),
       devices_(devices),
       of_run_(devices != nullptr ? std::move(of_run) : std::vector<std::size_t>()),
       energy_now_(energies()),
@@ -282,7 +289,13 @@ void Sampler::sample() {
   if (child_.pid <= 0) return;  // it runs elsewhere: this machine's clocks and watts are not its own
   double host = 0;
   // Every process of the machine is looked at for that: not each time.
-  if (samples_ % kMembersEvery == 0) members_ = session_members(child_.pid);
+  if (samples_ % kMembersEvery == 0) {
+    members_ = session_members(child_.pid);
+    // torchrun's ranks: sessions of their own.
+    for (const pid_t pid : processes_with(mark_.first, mark_.second))
+      if (pid != ::getpid() && std::find(members_.begin(), members_.end(), pid) == members_.end())
+        members_.push_back(pid);
+  }
   for (const pid_t pid : members_) host += kilobytes(fmt::format("/proc/{}/status", pid), "VmHWM").value_or(0);
   host_peak_ = std::max(host_peak_, host);
   double watts = 0;

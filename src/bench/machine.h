@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "processes/child.h"
@@ -40,8 +41,9 @@ class DeviceLibrary {
 std::vector<std::size_t> visible_devices(const char* variable, const std::vector<std::string>& uuids);
 
 // JSON: host, kernel, CPU, cores, memory, GPUs with their driver; what the worker told of itself (`worker`, a JSON
-// object or "") and this program's version and commit.
-std::string environment_json(const DeviceLibrary* devices, const std::string& worker);
+// object or "") and this program's version and commit. `here` false: the run was another machine's, of which only the
+// worker tells.
+std::string environment_json(const DeviceLibrary* devices, const std::string& worker, bool here);
 
 // Without what the run itself says (ranks, threads of a rank): what tells one environment from another.
 std::string environment_alone(const std::string& environment);
@@ -60,14 +62,17 @@ std::optional<double> joules_between(const std::vector<double>& before, const st
 // Takes a sample when asked, some hundred microseconds each.
 class Sampler {
  public:
-  // `child`: whose session is looked at; pid 0 = none (the run is elsewhere). `of_run`: those of `devices` that it may
-  // use; none where `devices` is null.
-  Sampler(Child child, const DeviceLibrary* devices, std::vector<std::size_t> of_run);
+  // `child`: whose session is looked at, with those in sessions of their own whose environment has `mark`, a variable
+  // and its value; pid 0 = none (the run is elsewhere). `of_run`: those of `devices` that it may use; none where
+  // `devices` is null.
+  Sampler(Child child, std::pair<std::string, std::string> mark, const DeviceLibrary* devices,
+          std::vector<std::size_t> of_run);
   void sample();
   MachineSamples result() const;
 
  private:
   Child child_;
+  std::pair<std::string, std::string> mark_;
   const DeviceLibrary* devices_;
   std::vector<std::size_t> of_run_;
   struct Mean {

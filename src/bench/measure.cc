@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "base/byte_source.h"
 #include "base/json_text.h"
@@ -28,7 +30,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kGib = 1 << 30;
 constexpr std::size_t kMostOutput = std::size_t{64} << 20;
-constexpr double kGrace = 5;  // s, of a program that is told to end
+constexpr std::string_view kNotMeasured = "asked-and-not-measured";  // the note's name
+constexpr double kGrace = 5;                                         // s, of a program that is told to end
 constexpr auto kPoll = std::chrono::milliseconds(50);
 constexpr double kSampleEvery = 0.5, kSampleEveryAtFirst = 0.1, kFirst = 2;  // s
 
@@ -70,9 +73,11 @@ class Local final : public Execution {
     return {};
   }
   std::optional<Exit> poll() override { return poll_child(child_); }
-  void stop() override {
-    (void)stop_session(child_, kGrace);
-    (void)kill_processes_with(kRunVariable, directory_);  // in sessions of their own
+  std::string stop() override {
+    const bool session = stop_session(child_, kGrace);
+    // In sessions of their own.
+    if (kill_processes_with(kRunVariable, directory_) && session) return "";
+    return processes_left(child_, directory_);
   }
   Child child() const override { return child_; }
 
@@ -146,6 +151,22 @@ std::string last_line(std::string text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
+// Traces that a worker left elsewhere, as if they were in `traces`: there a later runner finds them as well.
+void link_traces(const fs::path& elsewhere, const fs::path& traces) {
+  std::error_code error;
+  if (!fs::is_directory(elsewhere, error) || fs::equivalent(elsewhere, traces, error)) return;
+  if (fs::is_directory(traces, error) && !fs::is_empty(traces, error)) return;
+  fs::remove(traces, error);
+  fs::create_directory_symlink(elsewhere, traces, error);
+}
+
+// The line of `orrery bench ops` that says what was asked for and not measured; "" = it was all.
+std::string left_out_of(const std::string& text) {
+  const std::size_t begin = text.find(kNotMeasured);
+  if (begin == std::string::npos) return "";
+  return quote_for_people(text.substr(begin, std::min(text.find('\n', begin), text.size()) - begin), 200);
+}
+
 // Of a table of `orrery bench ops`; none of one that cannot be read.
 std::vector<OperatorRate> rates_of(const std::string& path) {
   std::vector<OperatorRate> out;
@@ -162,6 +183,18 @@ std::vector<OperatorRate> rates_of(const std::string& path) {
 
 }  // namespace
 
+std::string processes_left(const Child& child, const std::string& directory) {
+  std::vector<pid_t> pids = processes_with(kRunVariable, directory);
+  std::erase(pids, ::getpid());
+  if (is_alive(child)) {
+    const std::vector<pid_t> members = session_members(child.pid);
+    pids.insert(pids.end(), members.begin(), members.end());
+  }
+  std::sort(pids.begin(), pids.end());
+  pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
+  return pids.empty() ? "" : fmt::format("process {}", fmt::join(pids, ", "));
+}
+
 std::unique_ptr<Execution> local_execution(double memory_limit_gib, std::int64_t ranks) {
   return std::make_unique<Local>(memory_limit_gib, ranks);
 }
@@ -176,7 +209,10 @@ void judge(const WorkerReport& report, const Ending& ending, const FoundCause& v
     row.advice = verdict.advice;
   };
   const auto steps = static_cast<std::int64_t>(report.steps.size());
-  const std::string done = fmt::format("{} of {} steps", steps, asked_steps);
+  // Nobody knows how it ended (Slurm forgot the job): what it reported tells.
+  const bool untold = ending.exit && ending.exit->status == -1 && ending.exit->signal == 0;
+  const std::string done = ending.operators ? fmt::format("{} operators", *ending.operators)
+                                            : fmt::format("{} of {} steps", steps, asked_steps);
   if (!report.missing.empty()) {
     say(RunState::missing_package, "no package " + report.missing);
     row.advice = "install it for the Python that [bench] names, or take the run out of the matrix";
@@ -190,15 +226,21 @@ void judge(const WorkerReport& report, const Ending& ending, const FoundCause& v
                                            verdict.reason.empty() ? "" : "; its log: " + verdict.reason));
   if (ending.out_of_time || ending.scheduler == "time-limit")
     return say(RunState::time_limit, fmt::format("{} in {:g} s", done, limit_s));
-  const bool good = ending.exit && ending.exit->good();
-  if (good && steps >= asked_steps) {
+  bool good = ending.exit && ending.exit->good(), all = steps >= asked_steps;
+  if (ending.operators) {
+    // With the exit status 1 it measured all but some that it names. What the scheduler ended is not whole.
+    all = *ending.operators > 0 && ending.scheduler.empty();
+    good = good || (all && ending.exit && ending.exit->signal == 0 && ending.exit->status == 1);
+  }
+  if ((good || untold) && all) {
     row.state = RunState::done;
+    if (!ending.left_out.empty()) row.reason = ending.left_out;
     return;
   }
   if (memory)
     return say(RunState::out_of_memory,
                ending.kernel_killed ? "killed by the kernel, which was out of memory" : "Out of Memory Error");
-  const std::string how = ending.exit ? describe(*ending.exit) : std::string("it is gone");
+  const std::string how = ending.exit && !untold ? describe(*ending.exit) : std::string("it is gone");
   if (verdict.reason == "Import Error" && verdict.root_cause.find("No module named") != std::string::npos) {
     const std::size_t from = verdict.root_cause.find("No module named");
     return say(RunState::missing_package, verdict.root_cause.substr(from, 80));
@@ -207,7 +249,7 @@ void judge(const WorkerReport& report, const Ending& ending, const FoundCause& v
   if (!ending.scheduler.empty()) return say(RunState::crashed, fmt::format("{} ({})", ending.scheduler, how));
   if (good) {
     say(RunState::crashed, fmt::format("it ended well after {}", done));
-    row.advice = "docs/formats/bench.md says how a command reports its steps";
+    if (!ending.operators) row.advice = "docs/formats/bench.md says how a command reports its steps";
     return;
   }
   say(RunState::crashed, fmt::format("{} after {}", how, done));
@@ -244,24 +286,27 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
     return m;
   }
   if (const Status ok = store.started(r.id, execution->child(), execution->job()); !ok) {
-    execution->stop();
+    (void)execution->stop();
     return tl::unexpected(ok.error());
   }
 
   {
-    Sampler sampler(execution->child(), terms.devices, devices_of(config, run, *launch, terms.devices));
-    auto ran = Clock::now(), spoke = ran;
+    Sampler sampler(execution->child(), {kRunVariable, r.directory}, terms.devices,
+                    devices_of(config, run, *launch, terms.devices));
+    auto ran = Clock::now(), spoke = ran, looked = ran;
     sampler.sample();    // a run may be over before the next
     double sampled = 0;  // when
     std::uint64_t said = 0;
     while (!(ending.exit = execution->poll())) {
       if (terms.stop != nullptr && *terms.stop) {
-        execution->stop();
+        m.left = execution->stop();
         m.gave_up = true;
         break;
       }
-      if (execution->waiting()) {
-        ran = spoke = Clock::now();
+      const auto before = std::exchange(looked, Clock::now());
+      if (execution->waiting() || execution->paused()) {
+        ran = execution->waiting() ? looked : ran + (looked - before);
+        spoke = execution->waiting() ? looked : spoke + (looked - before);
         std::this_thread::sleep_for(kPoll);
         continue;
       }
@@ -279,17 +324,18 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
       if (run.task != BenchTask::operators && since(spoke) >= config.silence_limit_s) ending.hung = true;
       if (ending.out_of_time || ending.hung) {
         ending.exit = execution->poll();
-        execution->stop();
+        m.left = execution->stop();
         break;
       }
       std::this_thread::sleep_for(kPoll);
     }
     // A rank may outlive the program that started it.
-    if (ending.exit) execution->stop();
+    if (ending.exit) m.left = execution->stop();
     r.seconds = since(ran);
     samples = sampler.result();
   }
   r.overhead_s = own_cpu_seconds() - cpu_before;
+  if (!m.left.empty()) return m;  // the next runner ends it, and measures again
   if (m.gave_up) {
     if (const Status ok = store.interrupted(r.id, "the runner was told to stop"); !ok)
       return tl::unexpected(ok.error());
@@ -298,7 +344,8 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
   }
   ending.scheduler = execution->ended_by();
   const auto oom_after = kernel_oom_kills();
-  ending.kernel_killed = oom_before && oom_after && *oom_after > *oom_before && ending.exit &&
+  const bool here = execution->child().pid != 0;  // else this machine's counters are not the run's
+  ending.kernel_killed = here && oom_before && oom_after && *oom_after > *oom_before && ending.exit &&
                          (ending.exit->signal == SIGKILL || ending.exit->status == 128 + SIGKILL);
 
   const auto after = Clock::now();
@@ -308,12 +355,21 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
     report = read_worker_lines(text);
   } else if (launch->reports == BenchCommand::Reports::pattern) {
     report = read_by_pattern(text + "\n" + text_of(err), launch->step_ms, as.warmup_steps);
-  } else if (const auto logged = terms.readers->logged_steps(out)) {
-    report = read_logged_steps(*logged, as.warmup_steps);
+  } else {
+    // Python's logging goes to standard error.
+    for (const std::string& log : {out, err})
+      if (const auto logged = terms.readers->logged_steps(log)) {
+        WorkerReport more = read_logged_steps(*logged, as.warmup_steps);
+        if (more.seen_steps() > report.seen_steps()) report = std::move(more);
+      }
   }
   std::int64_t asked = as.steps;
+  std::vector<OperatorRate> rates;
   if (run.task == BenchTask::operators) {
     asked = 0;
+    rates = rates_of(r.directory + "/" + kOperatorsFile);
+    ending.operators = static_cast<std::int64_t>(rates.size());
+    ending.left_out = left_out_of(text);
   } else {
     set_times(run, report, r);
   }
@@ -330,6 +386,8 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
     m.not_started = true;
     r.reason = "cannot be started: " + quote_for_people(last_line(said), 200);
   }
+  if (r.state == RunState::crashed && (size_of(out) > kMostOutput || size_of(err) > kMostOutput))
+    r.reason += fmt::format("; of its output the first {} MiB were read", kMostOutput >> 20);
   if (report.bad_lines > 0) {
     m.dropped = fmt::format("{} line{} of its report dropped: {}", report.bad_lines, report.bad_lines > 1 ? "s" : "",
                             quote_for_people(report.first_bad, 100));
@@ -344,17 +402,17 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
     r.startup_s = std::max(0.0, r.seconds - each * counted_steps(run, as));
   }
   m.steps = report.steps;
-  m.environment = environment_json(terms.devices, report.environment);
+  m.environment = environment_json(terms.devices, report.environment, here);
   r.after_s = since(after);
-  std::vector<OperatorRate> rates;
-  if (r.state == RunState::done && run.task == BenchTask::operators)
-    rates = rates_of(r.directory + "/" + kOperatorsFile);
+  if (r.state != RunState::done) rates.clear();
   if (const Status ok = store.finish(r, m.steps, m.environment, rates); !ok) return tl::unexpected(ok.error());
 
   // The row stands: a trace that cannot be read costs nothing of it.
   const auto reading = Clock::now();
   const std::string traces = r.directory + "/traces";
   std::error_code error;
+  if (r.state == RunState::done && as.trace_steps > 0 && !report.trace_directory.empty())
+    link_traces(fs::path(launch->start_in) / report.trace_directory, traces);
   if (r.state == RunState::done && as.trace_steps > 0 && fs::exists(traces, error) && !fs::is_empty(traces, error)) {
     const auto shares = terms.readers->dissect(traces);
     r.traced = shares ? 1 : -1;

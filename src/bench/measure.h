@@ -30,14 +30,20 @@ class Execution {
   virtual ~Execution() = default;
   virtual Status start(const RunLaunch& launch, const std::string& directory) = 0;
   virtual std::optional<Exit> poll() = 0;
-  virtual void stop() = 0;  // with all that it started; returns when they are gone
+  // With all that it started; returns when they are gone. What could not be ended, in words; "" = nothing.
+  virtual std::string stop() = 0;
   virtual Child child() const { return {}; }
   virtual std::string job() const { return ""; }
   virtual bool waiting() const { return false; }  // not begun yet: a queue's time is not the run's
+  virtual bool paused() const { return false; }   // begun, and now kept from running: no limit counts this time
   // Why it ended, where the scheduler knows: "out-of-memory", "time-limit", "node"; "" = it does not.
   virtual std::string ended_by() const { return ""; }
 };
 std::unique_ptr<Execution> local_execution(double memory_limit_gib, std::int64_t ranks);
+
+// Of a run of this machine: what still lives of its session and of what has its directory in its environment, in words;
+// "" = nothing.
+std::string processes_left(const Child& child, const std::string& directory);
 
 struct RunTerms {
   std::string workers;  // directory of the scripts, absolute
@@ -52,6 +58,7 @@ struct RunOutcome {
   std::vector<MeasuredStep> steps;
   std::string environment;
   bool gave_up = false;      // told to stop: the row is interrupted
+  std::string left;          // what of it could not be ended: the row stays as running; "" = nothing
   bool not_started = false;  // there is no such program
   std::string dropped;       // how many lines of its report were not as they should be, and the first; "" = none
 };
@@ -67,6 +74,9 @@ struct Ending {
   bool hung = false, out_of_time = false;  // ended by the runner, at a limit
   bool kernel_killed = false;              // its out-of-memory killer struck
   std::string scheduler{};                 // Execution::ended_by
+  // Of the task `operators`, which has no steps: rows of the table that it left, and what it says it did not measure.
+  std::optional<std::int64_t> operators{};
+  std::string left_out{};
 };
 void judge(const WorkerReport& report, const Ending& ending, const FoundCause& verdict, std::int64_t asked_steps,
            double silence_s, double limit_s, RunRow& row);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <set>
 #include <unordered_map>
 
 #include "base/median.h"
@@ -94,7 +95,10 @@ RunPlan plan_runs(const BenchConfig& config, RunEstimator& estimator, const std:
       p.attempts = static_cast<std::int64_t>(found->second.size());
       p.latest = *found->second.back();
     }
-    if (p.attempts > 0 && !terms.repeat) {
+    // A limit that was raised since: the search goes on where it ended.
+    const bool goes_on =
+        run.batch == 0 && p.attempts > 0 && p.latest.batch < config.largest_batch && ended_at_its_limit(p.latest, rows);
+    if (p.attempts > 0 && !terms.repeat && !goes_on) {
       p.state = PlanState::measured;
     } else if (!terms.only.empty() && run.id().find(terms.only) == std::string::npos) {
       p.state = PlanState::not_chosen;
@@ -139,6 +143,47 @@ RunPlan plan_runs(const BenchConfig& config, RunEstimator& estimator, const std:
     plan.runs.push_back(std::move(p));
   }
   return plan;
+}
+
+std::int64_t BatchSearch::next() const {
+  if (fits == 0 && fails == 0) return std::min(first, limit);
+  if (fails == 0) return fits >= limit ? 0 : std::min(2 * fits, limit);
+  if (fails <= 1) return 0;
+  if (fits == 0) return std::max<std::int64_t>(1, fails / 2);
+  return fails - fits <= 1 ? 0 : fits + (fails - fits) / 2;
+}
+
+void BatchSearch::tried(std::int64_t batch, bool fitted) {
+  if (fitted) {
+    fits = std::max(fits, batch);
+  } else if (fails == 0 || batch < fails) {
+    fails = batch;
+  }
+}
+
+KnownBatches known_batches(const std::vector<RunRow>& rows, const std::string& hash) {
+  KnownBatches k;
+  std::set<std::int64_t> fit, cut;
+  for (const RunRow& r : rows) {
+    if (r.kind != RunKind::probe || r.hash != hash || !is_result(r.state)) continue;
+    cut.erase(r.batch);  // tried again
+    if (r.state == RunState::done) {
+      fit.insert(r.batch);
+    } else if (r.state == RunState::out_of_memory) {
+      k.fails = k.fails == 0 ? r.batch : std::min(k.fails, r.batch);
+    } else {
+      cut.insert(r.batch);
+    }
+  }
+  k.fit.assign(fit.begin(), fit.end());
+  k.cut = !cut.empty();
+  return k;
+}
+
+bool ended_at_its_limit(const RunRow& run, const std::vector<RunRow>& rows) {
+  if (run.state != RunState::done) return false;
+  const KnownBatches k = known_batches(rows, run.hash);
+  return k.fails == 0 && !k.cut && !k.fit.empty() && k.fit.back() == run.batch;
 }
 
 }  // namespace orrery

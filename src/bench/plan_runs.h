@@ -62,4 +62,25 @@ Pace pace_of(const std::vector<RunRow>& rows, const BenchRun& run);
 std::string pace_key(const BenchRun& run);  // runs with the same have the same pace
 double seconds_of(const BenchConfig& config, const BenchRun& run, const RunEstimate& estimate, const Pace& pace);
 
+// The search for the largest batch: which is to be tried next, of what is known. 0 = it is settled: `largest` is the
+// answer (0: not even one sequence fits).
+struct BatchSearch {
+  std::int64_t first = 1, limit = 1024;
+  std::int64_t fits = 0;   // the largest that did
+  std::int64_t fails = 0;  // the smallest that did not; 0 = none
+  std::int64_t next() const;
+  void tried(std::int64_t batch, bool fitted);
+};
+
+// What the probes of a specification in these rows say.
+struct KnownBatches {
+  std::vector<std::int64_t> fit{};  // ascending
+  std::int64_t fails = 0;           // the smallest that did not; 0 = none
+  bool cut = false;                 // one ended in another way, which says nothing of the memory
+};
+KnownBatches known_batches(const std::vector<RunRow>& rows, const std::string& hash);
+
+// The run stands at the largest batch that its search was allowed to try: none was too large.
+bool ended_at_its_limit(const RunRow& run, const std::vector<RunRow>& rows);
+
 }  // namespace orrery

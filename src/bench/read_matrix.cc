@@ -259,6 +259,11 @@ Status Reader::matrix(const toml::table& t, const BenchConfig& c, MatrixAxes& ou
                        return each(list, [&](const toml::node& n) -> Status {
                          auto m = model(n);
                          if (!m) return tl::unexpected(m.error());
+                         for (const MatrixAxes& a : c.matrices)
+                           for (const ModelFacts& other : a.models)
+                             if (other.name == m->name && shape_text(other) != shape_text(*m))
+                               return fail_at(n, "another model of another shape has the name " + m->name,
+                                              "runs are told apart by it");
                          out.models.push_back(std::move(*m));
                          return {};
                        });
@@ -385,7 +390,7 @@ Status Reader::command(std::string name, const toml::table& t, BenchCommand& out
   if (out.argv.empty() || out.argv.front().empty())
     return fail_at(t, "command " + out.name + " has no argv", "argv = [\"python3\", \"train.py\"]");
   const auto known = [&](const std::vector<std::string>& of, const char* key) -> Status {
-    const Status good = check_words(of);
+    const Status good = check_words(of, key == std::string_view("techniques"));
     return good ? good : fail_at(*t.get(key), good.error().what, good.error().advice);
   };
   if (const Status good = known(out.argv, "argv"); !good) return good;

@@ -107,12 +107,14 @@ Result<std::int64_t> ResultStore::begin(const RunRow& r) {
   if (const Status ok = t.begun(); !ok) return tl::unexpected(ok.error());
   Statement s(store_.get(),
               "insert into runs(run, spec, hash, kind, attempt, batch, state, started, host, directory, load, "
-              "estimated_step_ms, estimated_memory_gib) values(?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?)");
+              "estimated_step_ms, estimated_memory_gib, slurm_job) "
+              "values(?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?)");
   s.bind(1, r.run).bind(2, r.spec).bind(3, r.hash).bind(4, static_cast<std::int64_t>(r.kind)).bind(5, r.attempt);
   s.bind(6, r.batch).bind(7, r.started).bind(8, r.host).bind(9, r.directory);
   put(s, 10, r.load);
   put(s, 11, r.estimated_step_ms);
   put(s, 12, r.estimated_memory_gib);
+  s.bind(13, r.slurm_job);
   if (!s.done()) return store_.trouble();
   Statement last(store_.get(), "select last_insert_rowid()");
   if (!last.row()) return store_.trouble();

@@ -56,7 +56,7 @@ struct RunRow {
   std::string reason, category, root_cause, advice;  // of what did not end well
   double started = 0;                                // Unix seconds
   double seconds = 0;                                // of the whole run
-  std::optional<double> startup_s{};                 // until the first step
+  std::optional<double> startup_s{};                 // what is no step: starting, ending, what it left
   Child child;
   std::string host, slurm_job, directory;
   std::int64_t environment = 0;  // 0 = not told

@@ -16,6 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kAskEvery = std::chrono::seconds(1);
+constexpr auto kLongestEpilog = std::chrono::minutes(30);
 constexpr double kSpare = 120;  // s that Slurm's own limit is behind the runner's: its end is told by the runner
 
 class SlurmRun final : public Execution {
@@ -34,6 +35,8 @@ class SlurmRun final : public Execution {
     b.options = {fmt::format("--nodes={}", nodes),
                  fmt::format("--time={:.0f}", std::ceil((c_.time_limit_s + kSpare) / 60)), "--no-requeue"};
     if (ranks) b.options.push_back(fmt::format("--ntasks={}", run_.gpus));
+    // As many on each: a rank has a GPU of its node, and of these each has as many.
+    if (ranks) b.options.push_back(fmt::format("--ntasks-per-node={}", on_node));
     if (c_.slurm.gpus_per_node > 0) b.options.push_back(fmt::format("--gres=gpu:{}", on_node));
     if (c_.memory_limit_gib > 0)
       b.options.push_back(fmt::format("--mem={:.0f}M", c_.memory_limit_gib * 1024 / static_cast<double>(nodes)));
@@ -41,6 +44,11 @@ class SlurmRun final : public Execution {
     if (!c_.slurm.account.empty()) b.options.push_back("--account=" + c_.slurm.account);
     b.options.insert(b.options.end(), c_.slurm.options.begin(), c_.slurm.options.end());
     b.argv = {"env"};
+    // Of the shell that submits: ranks of other nodes would look for the first one there.
+    for (const char* const of_shell : {"MASTER_ADDR", "MASTER_PORT"})
+      if (launch.one_a_rank && std::none_of(launch.environment.begin(), launch.environment.end(),
+                                            [&](const auto& v) { return v.first == of_shell; }))
+        b.argv.insert(b.argv.end(), {"-u", of_shell});
     for (const auto& [name, value] : launch.environment) b.argv.push_back(name + "=" + value);
     if (ranks) b.argv.push_back(std::string(kLaunchVariable) + "=srun");
     // A rank that ends badly ends them all: the others would wait for it.
@@ -63,6 +71,9 @@ class SlurmRun final : public Execution {
     const auto j = slurm::job(id_);
     if (!j) return exit_;
     state_ = j->state;
+    configuring_ = j->state_text == "CONFIGURING";
+    suspended_ = slurm::is_suspended(*j);
+    if (state_ != slurm::State::completing) completing_since_ = now;
     if (state_ == slurm::State::unknown) {
       // Forgotten, and no accounts are kept: what the job itself left tells.
       if (++forgotten_ >= 3) exit_ = Exit{-1, 0};
@@ -72,20 +83,27 @@ class SlurmRun final : public Execution {
     return exit_;
   }
 
-  void stop() override {
-    if (exit_ && state_ != slurm::State::unknown) return;
-    if (!slurm::cancel(id_)) return;
+  std::string stop() override {
+    if (exit_ && state_ != slurm::State::unknown) return "";
+    const std::string left = "job " + job() + " of Slurm";
+    if (!slurm::cancel(id_)) return left;
     const auto end = Clock::now() + std::chrono::seconds(60);
-    while (Clock::now() < end) {
+    for (bool completing = false;;) {
       const auto j = slurm::job(id_);
-      if (j && (slurm::is_over(j->state) || j->state == slurm::State::unknown)) return;
+      if (j && (slurm::is_over(j->state) || j->state == slurm::State::unknown)) return "";
+      completing = j && j->state == slurm::State::completing;  // an epilog may take its time
+      if (Clock::now() >= end) return completing ? "" : left;
       timespec pause{0, 200'000'000};
       ::nanosleep(&pause, nullptr);
     }
   }
 
   std::string job() const override { return std::to_string(static_cast<std::int64_t>(id_)); }
-  bool waiting() const override { return state_ == slurm::State::pending || state_ == slurm::State::unknown; }
+  bool waiting() const override { return state_ == slurm::State::pending || configuring_; }
+  bool paused() const override {
+    if (state_ == slurm::State::completing) return Clock::now() - completing_since_ < kLongestEpilog;
+    return suspended_ || state_ == slurm::State::unknown;
+  }
   std::string ended_by() const override {
     switch (state_) {
       case slurm::State::out_of_memory:
@@ -112,7 +130,8 @@ class SlurmRun final : public Execution {
   slurm::JobId id_{};
   slurm::State state_ = slurm::State::pending;
   std::optional<Exit> exit_;
-  Clock::time_point asked_{};
+  Clock::time_point asked_{}, completing_since_{};
+  bool configuring_ = false, suspended_ = false;
   int forgotten_ = 0;
 };
 

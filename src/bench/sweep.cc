@@ -8,12 +8,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
+#include <csignal>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <map>
+#include <thread>
 
 #include "base/json_text.h"
+#include "base/number_text.h"
 #include "base/unix_time.h"
 #include "bench/slurm_execution.h"
 #include "processes/find.h"
@@ -23,7 +27,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kGrace = 5;  // s
+constexpr double kGrace = 5;                     // s
+constexpr int kTries = 3;                        // to end what a killed runner left
+constexpr const char* kJobToCome = "submitted";  // in a row's slurm_job, until its number is known
+// How long after a row began its job may still come, where nothing tells its number: sbatch goes on trying, and
+// outlives a runner that is killed.
+constexpr double kJobMayCome = 3600;  // s
 
 // Out of memory at a batch of which the search said that it fits: what the search goes on from, and no result; the
 // runner may have been killed before it said so.
@@ -43,10 +52,10 @@ class Sweeper {
 
  private:
   Result<RunOutcome> once(const PlannedRun& p, RunKind kind, std::int64_t batch, std::int64_t warmup,
-                          std::int64_t steps, std::int64_t trace);
+                          std::int64_t steps, std::int64_t trace, const std::string& remark = "");
   Result<RunOutcome> planned(const PlannedRun& p);
   Result<RunOutcome> largest(const PlannedRun& p);
-  Status reference();
+  Result<bool> reference();  // true: the sweep is to end
   void tell(const std::string& what, const RunRow* ended);
   bool one_program() const;  // all planned runs start the same
 
@@ -77,18 +86,20 @@ void Sweeper::tell(const std::string& what, const RunRow* ended) {
 }
 
 Result<RunOutcome> Sweeper::once(const PlannedRun& p, RunKind kind, std::int64_t batch, std::int64_t warmup,
-                                 std::int64_t steps, std::int64_t trace) {
+                                 std::int64_t steps, std::int64_t trace, const std::string& remark) {
   RunRow row;
   row.run = p.run.id();
   row.spec = p.spec;
   row.hash = p.hash;
   row.kind = kind;
   row.batch = batch;
+  row.reason = remark;  // of a run that ends well: others have their own
   for (const RunRow& r : rows_)
     if (r.kind == kind && r.hash == p.hash && is_result(r.state)) row.attempt = std::max(row.attempt, r.attempt + 1);
   row.started = unix_seconds();
   row.host = host_name();
-  row.load = load_average();
+  if (c_.slurm.asked) row.slurm_job = kJobToCome;
+  if (!c_.slurm.asked) row.load = load_average();  // of the machine that it runs on
   if (p.estimate.unknown.empty()) {
     BenchRun at = p.run;
     at.batch = batch;
@@ -114,6 +125,12 @@ Result<RunOutcome> Sweeper::once(const PlannedRun& p, RunKind kind, std::int64_t
   };
   auto m = measure(c_, p.run, {batch, warmup, steps, trace}, row, store_, measure_);
   if (!m) return m;
+  if (!m->left.empty()) {
+    out_.notes.add("left-running", Severity::warning, 1, row.run + ": " + m->left,
+                   "could not be ended: nothing is measured beside it; the next `orrery bench run` tries again");
+    m->gave_up = true;
+    return m;
+  }
   rows_.push_back(m->row);
   if (!m->dropped.empty())
     out_.notes.add("dropped-lines", Severity::warning, 1, row.run + ": " + m->dropped,
@@ -135,38 +152,44 @@ Result<RunOutcome> Sweeper::largest(const PlannedRun& p) {
   for (const RunRow& r : rows_)
     if (r.kind == RunKind::probe && r.hash == p.hash && is_result(r.state)) learn(r);
   for (;;) {
+    std::string cut;
     while (const std::int64_t batch = search.next()) {
       tell(fmt::format("{}: does a batch of {} fit?", p.run.id(), batch), nullptr);
       auto probe = once(p, RunKind::probe, batch, 1, 1, 0);
       if (!probe || probe->gave_up) return probe;
       const RunState s = probe->row.state;
       if (s != RunState::done && s != RunState::out_of_memory) {
-        out_.notes.add("batch-search-cut", Severity::warning, 1,
-                       fmt::format("{}: a batch of {} ended as {}", p.run.id(), batch, name_of(s)),
+        cut = fmt::format("a batch of {} ended as {}", batch, name_of(s));
+        out_.notes.add("batch-search-cut", Severity::warning, 1, p.run.id() + ": " + cut,
                        "not for want of memory: the largest batch found may not be the largest that fits");
+        cut = "more may fit: " + cut;
         break;
       }
       learn(probe->row);
     }
-    tell(fmt::format("{}: measured at a batch of {}", p.run.id(), std::max<std::int64_t>(1, search.fits)), nullptr);
-    auto m = once(p, RunKind::run, std::max<std::int64_t>(1, search.fits), c_.warmup_steps, c_.steps, c_.trace_steps);
-    if (!m || m->gave_up || m->row.state != RunState::out_of_memory || search.fits <= 1) return m;
+    std::int64_t batch = std::max<std::int64_t>(1, search.fits);
+    if (search.fits == 0)  // below what failed some may have fitted
+      for (const std::int64_t fitted : known_batches(rows_, p.hash).fit)
+        if (search.fails == 0 || fitted < search.fails) batch = fitted;
+    tell(fmt::format("{}: measured at a batch of {}", p.run.id(), batch), nullptr);
+    auto m = once(p, RunKind::run, batch, c_.warmup_steps, c_.steps, c_.trace_steps, cut);
+    if (!m || m->gave_up || m->row.state != RunState::out_of_memory || batch <= 1) return m;
     // Many steps need more than two did. It is no result of its own: the search goes on below.
-    if (const Status ok = store_.interrupted(m->row.id, fmt::format("out of memory at a batch of {}", search.fits));
-        !ok)
+    if (const Status ok = store_.interrupted(m->row.id, fmt::format("out of memory at a batch of {}", batch)); !ok)
       return tl::unexpected(ok.error());
     rows_.back().state = RunState::interrupted;
-    search.fails = search.fits;
+    search.fails = batch;
     search.fits = 0;
   }
 }
 
 bool Sweeper::one_program() const {
-  const BenchRun& first = plan_.runs[plan_.order.front()].run;
-  return std::all_of(plan_.order.begin(), plan_.order.end(), [&](std::size_t i) {
-    const BenchRun& r = plan_.runs[i].run;
-    return r.framework == first.framework && r.command == first.command;
-  });
+  const auto program = [&](std::size_t i) {
+    const auto launch = launch_of(c_, plan_.runs[i].run, {}, "/", "/");
+    return launch ? launch->argv.front() : std::string();
+  };
+  const std::string first = program(plan_.order.front());
+  return std::all_of(plan_.order.begin(), plan_.order.end(), [&](std::size_t i) { return program(i) == first; });
 }
 
 Result<RunOutcome> Sweeper::planned(const PlannedRun& p) {
@@ -176,8 +199,8 @@ Result<RunOutcome> Sweeper::planned(const PlannedRun& p) {
 }
 
 // The first run that ended well, again: what has changed since is the machine.
-Status Sweeper::reference() {
-  if (c_.reference_every <= 0) return {};
+Result<bool> Sweeper::reference() {
+  if (c_.reference_every <= 0) return false;
   const RunRow* first = nullptr;
   std::int64_t since = 0;
   for (const RunRow& r : rows_) {
@@ -188,7 +211,7 @@ Status Sweeper::reference() {
       if (std::any_of(plan_.runs.begin(), plan_.runs.end(), [&](const PlannedRun& p) { return p.hash == r.hash; }))
         first = &r;
   }
-  if (!first || since < c_.reference_every) return {};
+  if (!first || since < c_.reference_every) return false;
   const std::string hash = first->hash;
   const std::int64_t batch = first->batch;
   for (const PlannedRun& p : plan_.runs) {
@@ -196,9 +219,9 @@ Status Sweeper::reference() {
     tell(p.run.id() + ": the reference again", nullptr);
     const auto m = once(p, RunKind::reference, batch, c_.warmup_steps, c_.steps, 0);
     if (!m) return tl::unexpected(m.error());
-    break;
+    return m->gave_up;
   }
-  return {};
+  return false;
 }
 
 Result<SweepResult> Sweeper::run() {
@@ -228,8 +251,9 @@ Result<SweepResult> Sweeper::run() {
 
   for (at_ = 0; at_ < plan_.order.size(); ++at_) {
     if (terms_.stop != nullptr && *terms_.stop) break;
-    if (const Status ok = reference(); !ok) return tl::unexpected(ok.error());
-    if (terms_.stop != nullptr && *terms_.stop) break;
+    const auto ends = reference();
+    if (!ends) return tl::unexpected(ends.error());
+    if (*ends || (terms_.stop != nullptr && *terms_.stop)) break;
     PlannedRun& p = plan_.runs[plan_.order[at_]];
     const auto m = planned(p);
     if (!m) return tl::unexpected(m.error());
@@ -262,9 +286,19 @@ Result<RunnerLock> RunnerLock::take(const std::string& directory) {
   const std::string path = directory + "/runner.lock";
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return fail(std::string("cannot be written: ") + std::strerror(errno), path);
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    char text[32] = {};
-    const ssize_t n = ::pread(fd, text, sizeof text - 1, 0);
+  char text[32] = {};
+  ssize_t n = 0;
+  bool taken = false;
+  const auto holder_lives = [&] {
+    n = ::pread(fd, text, sizeof text - 1, 0);
+    std::int64_t pid = 0;
+    return read_int(std::string_view(text, n > 0 ? static_cast<std::size_t>(n) : 0), pid) != NumberState::ok ||
+           ::kill(static_cast<pid_t>(pid), 0) == 0;
+  };
+  // A process that a killed runner was about to start has the lock for a moment longer.
+  for (int tries = 0; !(taken = ::flock(fd, LOCK_EX | LOCK_NB) == 0) && tries < 250 && !holder_lives(); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  if (!taken) {
     ::close(fd);
     return fail(fmt::format("another runner measures into this store{}",
                             n > 0 ? fmt::format(" (process {})", std::string(text, static_cast<std::size_t>(n))) : ""),
@@ -293,7 +327,7 @@ Status check_programs(const BenchConfig& config, const RunPlan& plan) {
   return first;
 }
 
-Result<std::int64_t> settle_interrupted(const BenchConfig& config, ResultStore& store) {
+Result<std::int64_t> settle_interrupted(ResultStore& store) {
   const auto rows = store.rows();
   if (!rows) return tl::unexpected(rows.error());
   std::int64_t settled = 0;
@@ -303,35 +337,29 @@ Result<std::int64_t> settle_interrupted(const BenchConfig& config, ResultStore& 
         return tl::unexpected(ok.error());
       continue;
     }
-    if (r.state != RunState::running) continue;
-    if (config.slurm.asked || !r.slurm_job.empty()) {
-      if (const Status ok = cancel_slurm_run(store.token(), r.directory, r.slurm_job); !ok)
-        return tl::unexpected(ok.error());
+    const bool may_come = r.state == RunState::interrupted && r.slurm_job == kJobToCome &&
+                          std::abs(unix_seconds() - r.started) < kJobMayCome;
+    if (r.state != RunState::running && !may_come) continue;
+    if (!r.slurm_job.empty()) {
+      const Status ok = cancel_slurm_run(store.token(), r.directory, r.slurm_job);
+      if (may_come) continue;
+      if (!ok) return tl::unexpected(ok.error());
     } else if (r.host == host_name()) {
-      if (r.child.pid > 0) (void)stop_session(r.child, kGrace);
-      (void)kill_processes_with(kRunVariable, r.directory);
+      // Only while its leader lives is a session of this number known to be its own: a reboot begins them anew.
+      std::string left;
+      for (int tries = 0; tries < kTries; ++tries) {  // one that just becomes another program is not seen for a moment
+        if (is_alive(r.child)) (void)stop_session(r.child, kGrace);
+        (void)kill_processes_with(kRunVariable, r.directory);
+        if ((left = processes_left(r.child, r.directory)).empty()) break;
+      }
+      if (!left.empty())
+        return fail("cannot be ended: " + left, r.run, "nothing is measured beside what an earlier run left");
     }
     if (const Status ok = store.interrupted(r.id, "the runner ended before it did"); !ok)
       return tl::unexpected(ok.error());
     ++settled;
   }
   return settled;
-}
-
-std::int64_t BatchSearch::next() const {
-  if (fits == 0 && fails == 0) return std::min(first, limit);
-  if (fails == 0) return fits >= limit ? 0 : std::min(2 * fits, limit);
-  if (fails <= 1) return 0;
-  if (fits == 0) return std::max<std::int64_t>(1, fails / 2);
-  return fails - fits <= 1 ? 0 : fits + (fails - fits) / 2;
-}
-
-void BatchSearch::tried(std::int64_t batch, bool fitted) {
-  if (fitted) {
-    fits = std::max(fits, batch);
-  } else if (fails == 0 || batch < fails) {
-    fails = batch;
-  }
 }
 
 Result<SweepResult> sweep(const BenchConfig& config, RunEstimator& estimator, RunPlan& plan, ResultStore& store,

@@ -60,16 +60,6 @@ Status check_programs(const BenchConfig& config, const RunPlan& plan);
 
 // Rows that a killed runner left as running: their processes or jobs are ended, the rows marked. Returns how many.
 // Errors: of the store, of Slurm.
-Result<std::int64_t> settle_interrupted(const BenchConfig& config, ResultStore& store);
-
-// The search for the largest batch: which is to be tried next, of what is known. 0 = it is settled: `largest` is the
-// answer (0: not even one sequence fits).
-struct BatchSearch {
-  std::int64_t first = 1, limit = 1024;
-  std::int64_t fits = 0;   // the largest that did
-  std::int64_t fails = 0;  // the smallest that did not; 0 = none
-  std::int64_t next() const;
-  void tried(std::int64_t batch, bool fitted);
-};
+Result<std::int64_t> settle_interrupted(ResultStore& store);
 
 }  // namespace orrery

@@ -90,7 +90,10 @@ bool take(const Json& j, WorkerReport& r) {
     r.refused = word(j, "reason");
     return !r.refused.empty();
   }
-  if (kind == "trace") return !word(j, "directory").empty();
+  if (kind == "trace") {
+    r.trace_directory = word(j, "directory");
+    return !r.trace_directory.empty();
+  }
   if (kind == "power") {
     return may_say(j, "watts", kMostWatts, r.power_w) && r.power_w.has_value();
   }
@@ -98,9 +101,9 @@ bool take(const Json& j, WorkerReport& r) {
 }
 
 template <class Take>
-void each_line(std::string_view text, Take line) {
+void each_line(std::string_view text, std::string_view ends, Take line) {
   for (std::size_t i = 0; i < text.size();) {
-    const std::size_t end = std::min(text.find('\n', i), text.size());
+    const std::size_t end = std::min(text.find_first_of(ends, i), text.size());
     line(text.substr(i, end - i));
     i = end + 1;
   }
@@ -115,7 +118,7 @@ void number_steps(WorkerReport& r) {
 
 WorkerReport read_worker_lines(std::string_view text) {
   WorkerReport r;
-  each_line(text, [&](std::string_view line) {
+  each_line(text, "\n", [&](std::string_view line) {
     const std::size_t from = line.find('{');
     // What launchers put before a line ("[rank0]: ") is theirs.
     if (from == std::string_view::npos || line.find("\"orrery_bench\"") == std::string_view::npos) return;
@@ -131,7 +134,8 @@ WorkerReport read_worker_lines(std::string_view text) {
 WorkerReport read_by_pattern(std::string_view text, const std::string& pattern, std::int64_t warm) {
   WorkerReport r;
   const RE2 step(pattern, RE2::Quiet);
-  each_line(text, [&](std::string_view line) {
+  // A bar that is drawn anew for each step has no line ends.
+  each_line(text, "\n\r", [&](std::string_view line) {
     std::string found;
     double ms = 0;
     if (!RE2::PartialMatch(re2::StringPiece(line.data(), line.size()), step, &found)) return;

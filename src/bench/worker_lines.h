@@ -22,9 +22,11 @@ struct WorkerReport {
   std::optional<double> host_peak_bytes{};                              // sum over the ranks that told
   double host_base_bytes = 0;                                           // ... of it before there was a model
   std::optional<double> power_w{};
-  bool on_host = false;        // its environment says that it computes on the CPU
-  std::int64_t bad_lines = 0;  // that have the key and are not as they should be
+  std::string trace_directory;  // where it says that its traces are; "" = it does not
+  bool on_host = false;         // its environment says that it computes on the CPU
+  std::int64_t bad_lines = 0;   // that have the key and are not as they should be
   std::string first_bad;
+  std::int64_t seen_steps() const { return warm_steps + static_cast<std::int64_t>(steps.size()); }
 };
 
 // Any text; lines without a brace and "orrery_bench" are the worker's own. What stands before the brace is a

@@ -135,7 +135,10 @@ Result<Asked> understood(const Args& args, const RunOptions& options) {
     if (args.has(of_cpu) && a.plan.device != "cpu") return fail("is of a CPU", of_cpu, "leave it out with --device");
   if (args.has("--gpu-library") && a.plan.device == "cpu")
     return fail("is of a GPU", "--gpu-library", "add --device cuda or --device rocm");
-  const auto cores = static_cast<std::int64_t>(this_machine().cores);
+  const Machine machine = this_machine();
+  const std::int64_t cores = machine.cores;
+  // Never so large that the memory is short.
+  a.plan.cache_mib = std::min(machine.cache_mib, machine.memory_gib * 1024 / 16);
   a.cpu.threads =
       options.threads > 0 ? options.threads : static_cast<unsigned>(std::max<std::int64_t>(1, cores / a.ranks));
   if (a.cpu.threads > 1'024) return fail("at most 1024 threads", "--threads");
@@ -154,6 +157,7 @@ struct Answer {
   MeasuredAll measured;
   bool first = true;  // this process is rank 0: it answers
   bool pinned = false;
+  std::int64_t threads = 1;  // of a rank
   std::string kernels, blas, transport;
   Machine machine;
   std::string device_name;
@@ -203,6 +207,11 @@ Status measure_as_rank(const Asked& asked, const Args& args, RankGroup& group, c
                        Answer& answer) {
   CpuTerms terms = asked.cpu;
   const bool first = group.rank() == 0;
+  if (asked.mpi && options.threads == 0) {
+    const std::int64_t cores = cores_of_rank(group);
+    if (cores < 1) return fail("a rank is gone", "--transport mpi");
+    terms.threads = static_cast<unsigned>(std::min<std::int64_t>(cores, 1'024));
+  }
   // Before any thread is pinned: a library's threads begin where this one may run.
   if (!asked.own_blas) {
     terms.blas = Blas::find(args.value("--blas"));
@@ -213,11 +222,13 @@ Status measure_as_rank(const Asked& asked, const Args& args, RankGroup& group, c
   terms.first_core = asked.pin && !asked.mpi ? core : -1;  // MPI's launcher binds its ranks itself
   CpuOperators device(terms, group);
   PlanTerms plan = asked.plan;
+  plan.threads = terms.threads;
   if (args.has("--model")) plan.model = &asked.model;
   if (!args.has("--dtypes") && device.has_bf16()) plan.precisions.push_back(Precision::bf16);
   auto measured = measure_all(device, plan, asked, group, first && options.show_progress);
   if (!measured) return tl::unexpected(measured.error());
   answer.first = first;
+  answer.threads = terms.threads;
   if (!first) return {};
   answer.measured = std::move(*measured);
   answer.pinned = device.pinned();
@@ -243,7 +254,13 @@ bool note_what_is_missing(const PlanTerms& plan, const OperatorTable& table, Not
     }
   };
   for (const Precision p : plan.precisions) look(OperatorKind::gemm, plan.gemms, p);
-  look(OperatorKind::attention, plan.attentions, Precision::fp32);
+  bool attends = false;
+  for (const Precision p : plan.precisions) {
+    if (!attends_in(p, plan.device != "cpu")) continue;
+    attends = true;
+    look(OperatorKind::attention, plan.attentions, p);
+  }
+  if (!attends) look(OperatorKind::attention, plan.attentions, Precision::fp32);
   return missing;
 }
 
@@ -275,8 +292,7 @@ Section machine_section(const OperatorTable& table, const Machine& machine, cons
     return x > 0 ? Cell{x} : Cell{};
   };
   const double stream = table.best_bytes_per_ns(OperatorKind::stream);
-  s.table.rows.push_back({table.device, table.machine, machine.cores, asked.ranks,
-                          cpu ? Cell{static_cast<std::int64_t>(asked.cpu.threads)} : Cell{},
+  s.table.rows.push_back({table.device, table.machine, machine.cores, asked.ranks, cpu ? Cell{answer.threads} : Cell{},
                           cpu ? Cell{answer.pinned} : Cell{}, cpu ? machine.memory_gib : machine.gpu_memory_gib,
                           cpu ? Cell{answer.kernels} : Cell{}, answer.blas.empty() ? std::string("own") : answer.blas,
                           asked.ranks > 1 ? Cell{answer.transport} : Cell{}, rate(Precision::fp32),
@@ -426,7 +442,7 @@ Result<int> run_bench_ops(const Args& args) {
       d.notes.add("above-the-floor", Severity::info, 1, kernel_text(r) + " " + shape_text(r),
                   "more than 100 % of the floor: their data stay in caches, the floor is the rate of the memory");
   if (!answer.pinned)
-    d.notes.add("threads-not-pinned", Severity::info, 1, fmt::format("{} threads a rank", asked->cpu.threads),
+    d.notes.add("threads-not-pinned", Severity::info, 1, fmt::format("{} threads a rank", answer.threads),
                 !asked->pin  ? "as --pin says"
                 : asked->mpi ? "MPI's launcher binds its ranks"
                              : "fewer cores than threads: they share them");

@@ -138,7 +138,7 @@ Result<int> run_bench_run(const Args& args) {
   if (!lock) return tl::unexpected(lock.error());
   auto store = ResultStore::open(config.store, true);
   if (!store) return tl::unexpected(store.error());
-  const auto settled = settle_interrupted(config, *store);
+  const auto settled = settle_interrupted(*store);
   if (!settled) return tl::unexpected(settled.error());
   auto rows = store->rows();
   if (!rows) return tl::unexpected(rows.error());

@@ -130,7 +130,7 @@ Prepared GpuOperators::timed(std::function<bool()> once, std::function<Status()>
     if (!api->mark(false)) return 0.0;
     for (std::int64_t i = 0; i < n; ++i)
       if (!once()) return 0.0;
-    return api->mark(true) ? std::max(1.0, api->between_marks_ns()) : 0.0;
+    return api->mark(true) ? api->between_marks_ns() : 0.0;
   };
   p.check = std::move(check);
   p.library = std::move(library);
@@ -357,9 +357,15 @@ Result<Prepared> GpuOperators::host_copy(const OperatorRow& row) {
       if (!(down ? api->to_device(device, host, bytes) : api->to_host(host, device, bytes))) return 0.0;
     return std::max(1.0, now_ns() - begin);
   };
-  p.check = [this, device, bytes]() -> Status {
+  // What comes back is not what was there before.
+  if (!down) std::memset(host, 0, bytes);
+  p.check = [this, host, device, bytes, down]() -> Status {
     std::vector<unsigned char> seen(bytes);
-    if (!api_->to_host(seen.data(), device, bytes)) return fail(api_->error());
+    if (!down) {
+      std::memcpy(seen.data(), host, bytes);
+    } else if (!api_->to_host(seen.data(), device, bytes)) {
+      return fail(api_->error());
+    }
     return at_some(bytes, [&](std::size_t i) {
       return near(seen[i], static_cast<unsigned char>(i * 131 + i / 251), 0, "a copy between host and device");
     });

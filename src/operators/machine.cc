@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
+#include <set>
 
+#include "base/fnv.h"
 #include "facts/gpus.h"
 
 namespace orrery {
@@ -39,11 +42,19 @@ Machine this_machine() {
   Machine m;
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) m.cores = std::max(1, CPU_COUNT(&set));
+  const bool known = ::sched_getaffinity(0, sizeof set, &set) == 0;
+  if (known) m.cores = std::max(1, CPU_COUNT(&set));
   m.memory_gib = memory_of_this_process();
-  std::ifstream cache("/sys/devices/system/cpu/cpu0/cache/index3/size");  // "32768K"
-  double kib = 0;
-  if (cache >> kib && kib > 0) m.cache_mib = kib / 1024;
+  // Cores share a part of the last level, of which a processor may have many.
+  std::set<std::string> parts;
+  for (int cpu = 0; known && cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/cache/index3/", cpu);
+    std::ifstream size(folder + "size"), shared(folder + "shared_cpu_list");  // "32768K", "0-7,64-71"
+    std::string cores;
+    double kib = 0;
+    if (size >> kib && kib > 0 && shared >> cores && parts.insert(cores).second) m.cache_mib += kib / 1024;
+  }
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
     const std::size_t colon = line.find(':');
@@ -52,6 +63,27 @@ Machine this_machine() {
     break;
   }
   return m;
+}
+
+std::int64_t cores_of_rank(RankGroup& ranks) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  char host[256] = {};
+  if (::sched_getaffinity(0, sizeof set, &set) != 0 || ::gethostname(host, sizeof host - 1) != 0) return 1;
+  std::string which = host;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &set)) which += fmt::format(" {}", cpu);
+  // As whole numbers that a float holds.
+  const std::uint64_t hash = fnv1a(which);
+  constexpr std::size_t kParts = 4;
+  std::array<float, kParts> mine{};
+  for (std::size_t i = 0; i < kParts; ++i) mine[i] = static_cast<float>(hash >> (16 * i) & 0xffff);
+  std::vector<float> all(kParts * static_cast<std::size_t>(ranks.size()));
+  if (!ranks.all_gather(mine.data(), kParts, all.data())) return 0;
+  std::int64_t sharing = 0;
+  for (std::size_t at = 0; at < all.size(); at += kParts)
+    sharing += std::equal(mine.begin(), mine.end(), all.begin() + static_cast<std::ptrdiff_t>(at)) ? 1 : 0;
+  return std::max<std::int64_t>(1, CPU_COUNT(&set) / std::max<std::int64_t>(1, sharing));
 }
 
 Result<std::string> platform_facts(const OperatorTable& table, const Machine& machine, const std::string& name) {

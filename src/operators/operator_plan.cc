@@ -104,11 +104,16 @@ std::vector<Size> gemms_of(const ModelFacts& m, double tokens, double tp) {
   return all;
 }
 
-// More than any cache holds, but where a quick answer is wanted.
-double stream_elements(SizeSet set, bool gpu) {
+constexpr double kMostStream = 1 << 29;  // elements: 6 GiB in all
+
+// More than the caches hold, but where a quick answer is wanted.
+double stream_elements(SizeSet set, bool gpu, const PlanTerms& t) {
   if (set == SizeSet::tiny) return 1 << 14;
   if (set == SizeSet::small) return 1 << 22;
-  return gpu ? 1 << 27 : 3 << 22;
+  if (gpu) return 1 << 27;
+  // Three arrays of four bytes an element: four times the caches that all ranks have, each its share.
+  const double caches = t.cache_mib * (1 << 20) * 4 / 12 / static_cast<double>(std::max<std::int64_t>(1, t.ranks));
+  return std::clamp(std::ceil(caches / 1024) * 1024, double{3 << 22}, kMostStream);
 }
 
 double work_of(const OperatorRow& r) { return std::max(r.flops, r.bytes); }
@@ -155,6 +160,8 @@ void count_work(OperatorRow& r) {
   }
 }
 
+bool attends_in(Precision p, bool gpu) { return p == Precision::fp32 || (gpu && p == Precision::bf16); }
+
 std::vector<OperatorRow> plan_operators(const PlanTerms& t) {
   std::vector<OperatorRow> plan;
   const bool gpu = t.device != "cpu";
@@ -184,7 +191,7 @@ std::vector<OperatorRow> plan_operators(const PlanTerms& t) {
   // Floors, whatever else is asked for: shares of them are told.
   if (!gpu)
     for (const Precision p : t.precisions) add(OperatorKind::peak, {1, 1, 1, 1}, p);
-  add(OperatorKind::stream, {stream_elements(t.sizes, gpu), 1, 1, 1}, Precision::fp32);
+  add(OperatorKind::stream, {stream_elements(t.sizes, gpu, t), 1, 1, 1}, Precision::fp32);
   begin = plan.size();
   if (wanted(OperatorKind::launch)) add(OperatorKind::launch, {1, 1, 1, 1}, Precision::fp32);
   for (const Precision p : t.precisions) {
@@ -196,7 +203,7 @@ std::vector<OperatorRow> plan_operators(const PlanTerms& t) {
         for (const Size& s : gemms_of(*t.model, t.tokens, t.tensor_parallel)) add(OperatorKind::gemm, s, p);
     }
     in_order();
-    if (wanted(OperatorKind::attention) && (p == Precision::fp32 || (gpu && p == Precision::bf16))) {
+    if (wanted(OperatorKind::attention) && attends_in(p, gpu)) {
       std::vector<Size> sizes = attentions_of(t.sizes);
       sizes.insert(sizes.end(), t.attentions.begin(), t.attentions.end());
       if (t.model != nullptr)
@@ -206,7 +213,8 @@ std::vector<OperatorRow> plan_operators(const PlanTerms& t) {
                          static_cast<double>(t.model->head_dim)});
       for (const Size& s : sizes) {
         add(OperatorKind::attention, s, p, gpu ? AttentionWay::composed : AttentionWay::naive);
-        if (!gpu) add(OperatorKind::attention, s, p, AttentionWay::tiled, true);
+        // Of more queries than keys the first would see none.
+        if (!gpu && s[2] >= s[1]) add(OperatorKind::attention, s, p, AttentionWay::tiled, true);
       }
     }
     in_order();

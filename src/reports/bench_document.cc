@@ -86,9 +86,9 @@ void note_what_was_measured_otherwise(Document& d, const BenchFacts& facts) {
 }
 
 // Of a search that ended for want of batches to try.
-void note_what_may_be_larger(Document& d, const BenchConfig& config, const BenchFacts& facts) {
+void note_what_may_be_larger(Document& d, const BenchFacts& facts) {
   for (const BenchEntry& e : facts.entries)
-    if (e.run.batch == 0 && e.done() && e.row->batch == config.largest_batch)
+    if (e.run.batch == 0 && e.done() && ended_at_its_limit(*e.row, facts.rows))
       d.notes.add("largest-batch", Severity::info, 1, fmt::format("{}: {}", e.run.id(), e.row->batch),
                   "the search ended at largest_batch, not for want of memory: more may fit");
 }
@@ -149,7 +149,7 @@ Document bench_run_document(const BenchConfig& config, const SweepResult& result
   add_if_any(d, bench_failures(facts));
   d.sections.push_back(bench_states(facts));
   d.notes.merge(result.notes);
-  note_what_may_be_larger(d, config, facts);
+  note_what_may_be_larger(d, facts);
   note_what_was_measured_otherwise(d, facts);
   note_what_is_not_estimated(d, facts);
   note_what_is_noisy(d, facts);
@@ -207,7 +207,7 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
     if (c.is_gone())
       d.notes.add("gone", Severity::warning, 1, c.run + (c.operation.empty() ? "" : " " + c.operation + " " + c.shape),
                   "measured in the older store and not in this one: what became of them is not known");
-  note_what_may_be_larger(d, config, facts);
+  note_what_may_be_larger(d, facts);
   note_what_was_measured_otherwise(d, facts);
   note_what_is_not_estimated(d, facts);
   note_what_is_noisy(d, facts);

@@ -12,7 +12,6 @@ Cell known_cell(bool known, double x);  // else an empty one
 void add_bench_runs(Document& d, const BenchFacts& facts, bool plan);
 Section bench_states(const BenchFacts& facts);
 Section bench_failures(const BenchFacts& facts);  // what did not end well, and why: the first of each reason
-Section bench_order(const RunPlan& plan);
 Section bench_throughput(const BenchFacts& facts);
 Section bench_scaling(const BenchFacts& facts);
 Section bench_shares(const BenchFacts& facts, const std::string& level);

@@ -5,6 +5,7 @@
 import importlib
 
 import torch_worker
+from adapters import cast
 from report import missing, refuse
 from torch_worker import torch
 
@@ -35,17 +36,38 @@ def settings(spec):
     }
 
 
+def partitioner(deepspeed, spec):
+    """`partition(layer)`: of ZeRO 3 each layer as soon as it is made, so that the whole model is on no device; what is
+    left the engine does."""
+    config = settings(spec)
+    if config["zero_optimization"]["stage"] < 3:
+        return lambda layer: layer
+
+    def partition(layer):
+        cast(layer, torch_worker.DTYPES[spec["precision"]])  # adapters, too: the engine no longer does
+        deepspeed.zero.Init(module=layer, config_dict_or_path=config)
+        return layer
+
+    return partition
+
+
+def size_of(parameter):
+    return getattr(parameter, "ds_numel", parameter.numel())  # of a sharded one nothing is left here
+
+
 class Training:
     def __init__(self, spec, place):
         deepspeed = load()
         if spec["task"] == "inference":
             refuse("generation is measured in plain PyTorch")
-        model = torch_worker.build(spec, place, all_cast=True)  # as its engine would, of the whole at once
+        deepspeed.init_distributed(dist_backend="nccl" if place.cuda else "gloo")
+        # Cast as its engine would, of the whole at once.
+        model = torch_worker.build(spec, place, partitioner(deepspeed, spec), all_cast=True)
         model.train()
         self.place = place
-        self.parameters = sum(p.numel() for p in model.parameters())
+        self.parameters = sum(size_of(p) for p in model.parameters())
         learns = [p for p in model.parameters() if p.requires_grad]
-        self.learning = sum(p.numel() for p in learns)
+        self.learning = sum(size_of(p) for p in learns)
         self.engine, _, _, _ = deepspeed.initialize(model=torch_worker._Loss(model), model_parameters=learns,
                                                     config=settings(spec))
         generator = torch.Generator().manual_seed(place.rank)

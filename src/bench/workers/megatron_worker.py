@@ -51,10 +51,10 @@ class Training:
         half = spec["precision"]
         config = TransformerConfig(
             num_layers=shape["layers"], hidden_size=shape["hidden"], ffn_hidden_size=shape["ffn"],
-            num_attention_heads=shape["heads"], num_query_groups=shape["kv_heads"],
+            num_attention_heads=shape["heads"], num_query_groups=shape["kv_heads"], kv_channels=shape["head_dim"],
             gated_linear_unit=shape["gated_mlp"], normalization="RMSNorm" if shape["rms_norm"] else "LayerNorm",
             activation_func=torch.nn.functional.silu if shape["gated_mlp"] else torch.nn.functional.gelu,
-            add_bias_linear=shape["linear_bias"], hidden_dropout=0.0, attention_dropout=0.0,
+            add_bias_linear=shape["linear_bias"], add_qkv_bias=shape["qkv_bias"], hidden_dropout=0.0, attention_dropout=0.0,
             bf16=half == "bf16", fp16=half == "fp16", pipeline_dtype=torch_worker.DTYPES[half],
             params_dtype=torch_worker.DTYPES[half],  # never there in full precision
             recompute_granularity="full" if recompute else None, recompute_method="uniform" if recompute else None,

@@ -8,6 +8,7 @@ downloaded: weights and tokens are random.
 """
 import contextlib
 import gc
+import hashlib
 import json
 import os
 import platform
@@ -93,17 +94,30 @@ class Place:
         if self.cuda:
             torch.cuda.set_device(self.device)
         else:
-            cores = len(os.sched_getaffinity(0))
-            torch.set_num_threads(spec.get("threads") or max(1, cores // self.world))
+            torch.set_num_threads(spec.get("threads") or 1)  # of a rank among others see below
         if self.world == 1:
             os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
-        elif "MASTER_ADDR" not in os.environ:  # srun: rank 0 is on the first node
-            os.environ["MASTER_ADDR"] = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
-            os.environ["MASTER_PORT"] = str(20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000)
+        else:  # srun: rank 0 is on the first node
+            os.environ.setdefault("MASTER_ADDR", os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"))
+            os.environ.setdefault("MASTER_PORT", str(20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000))
         # Frameworks that look for themselves find the same, also of a single rank.
         os.environ.update(RANK=str(self.rank), LOCAL_RANK=str(local), WORLD_SIZE=str(self.world))
         if self.world > 1:
             dist.init_process_group("nccl" if self.cuda else "gloo", rank=self.rank, world_size=self.world)
+        if not self.cuda and not spec.get("threads"):
+            torch.set_num_threads(self.cores_alone())
+
+    def cores_alone(self):
+        """Cores that this rank may use, shared evenly among the ranks that may use the very same: a launcher binds each
+        to its own, or none."""
+        cores = sorted(os.sched_getaffinity(0))
+        if self.world == 1:
+            return len(cores)
+        which = hashlib.sha256(f"{socket.gethostname()} {cores}".encode()).digest()
+        mine = torch.tensor([int.from_bytes(which[:7], "big")])
+        of_all = [torch.zeros_like(mine) for _ in range(self.world)]
+        dist.all_gather(of_all, mine)
+        return max(1, len(cores) // sum(int(torch.equal(other, mine)) for other in of_all))
 
     def wait(self):
         if self.cuda:
