@@ -292,7 +292,7 @@ void Sampler::sample() {
   if (samples_ % kMembersEvery == 0) {
     members_ = session_members(child_.pid);
     // torchrun's ranks: sessions of their own.
-    for (const pid_t pid : processes_with(mark_.first, mark_.second))
+    for (const pid_t pid : processes_with(mark_.first, mark_.second, child_.started))
       if (pid != ::getpid() && std::find(members_.begin(), members_.end(), pid) == members_.end())
         members_.push_back(pid);
   }

@@ -248,8 +248,8 @@ bool is_alive(const Child& child) {
   return line && line->started == child.started && !gone(line->state);
 }
 
-std::vector<pid_t> live_processes() {
-  return those([](const ProcessLine&) { return true; });
+std::vector<pid_t> live_processes(std::uint64_t since) {
+  return those([&](const ProcessLine& line) { return line.started >= since; });
 }
 
 std::vector<pid_t> session_members(pid_t session) {

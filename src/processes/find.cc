@@ -45,10 +45,10 @@ std::string find_program(const std::string& name, const std::string& directory) 
   return "";
 }
 
-std::vector<pid_t> processes_with(const std::string& name, const std::string& value) {
+std::vector<pid_t> processes_with(const std::string& name, const std::string& value, std::uint64_t since) {
   std::vector<pid_t> found;
   const std::string wanted = std::string(1, '\0') + name + "=" + value + std::string(1, '\0');
-  for (const pid_t pid : live_processes()) {
+  for (const pid_t pid : live_processes(since)) {
     const std::string all = read_at_most(fmt::format("/proc/{}/environ", pid), kMostEnvironment).value_or("");
     if ((std::string(1, '\0') + all + std::string(1, '\0')).find(wanted) != std::string::npos) found.push_back(pid);
   }

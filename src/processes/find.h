@@ -2,6 +2,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,8 @@ namespace orrery {
 std::string find_program(const std::string& name, const std::string& directory = "");
 
 // Alive, ascending: those whose environment, as it was when they began, has the variable. A zombie has none any more.
-std::vector<pid_t> processes_with(const std::string& name, const std::string& value);
+// `since`: those that began before (Child::started) are not looked into, which takes most of the time.
+std::vector<pid_t> processes_with(const std::string& name, const std::string& value, std::uint64_t since = 0);
 
 // Kills those, this process left out, until none is found, also what they start meanwhile. False: some were still there
 // after `limit_s`.
