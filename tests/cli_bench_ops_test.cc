@@ -41,7 +41,8 @@ TEST(CliBenchOps, MoreQueriesThanKeys) {
       "--json");
   ASSERT_EQ(o.status, 0) << o.err;
   std::set<std::string> kernels;
-  for (const Json& row : Json::parse(o.out)["operators"])
+  const Json answer = Json::parse(o.out);
+  for (const Json& row : answer["operators"])
     if (row["shape"] == "20x8x16" || row["shape"] == "9x8x16") kernels.insert(row["kernel"]);
   EXPECT_EQ(kernels, std::set<std::string>{"attention-naive-fp32"});
 }
