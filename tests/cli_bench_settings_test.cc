@@ -42,6 +42,17 @@ TEST(CliBenchSettings, OperatorsUnderALimitOfMemory) {
   EXPECT_FALSE(document(orrery("bench report '" + config + "' --json"))["operators"].empty());
 }
 
+// A minute is taken for what nobody has timed: one such run would be all that such a budget has room for.
+TEST(CliBenchSettings, WhatRunsLeaveOfABudgetIsGivenOutAgain) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config, matrix("", "argv = [\"sh\", \"-c\", \"echo took 1; echo took 1\"]\n"));
+  EXPECT_EQ(document(orrery("bench plan '" + config + "' --json --time-budget 61"))["planned"], 1);
+  const Json d = document(orrery("bench run '" + config + "' --json --quiet --time-budget 61"));
+  EXPECT_EQ(d["ran"], 3) << d;
+  EXPECT_EQ(d["failed"], 0);
+}
+
 TEST(CliBenchSettings, PlaceholdersThatThereAreNotAreRefusedWithTheFile) {
   const TempDir dir;
   const std::string config = dir / "m.toml";

@@ -362,6 +362,14 @@ Result<std::int64_t> settle_interrupted(ResultStore& store) {
   return settled;
 }
 
+SweepResult& SweepResult::operator+=(const SweepResult& next) {
+  ran += next.ran, failed += next.failed;
+  stopped = next.stopped;
+  seconds += next.seconds, overhead_s += next.overhead_s, after_s += next.after_s;
+  notes.merge(next.notes);
+  return *this;
+}
+
 Result<SweepResult> sweep(const BenchConfig& config, RunEstimator& estimator, RunPlan& plan, ResultStore& store,
                           const SweepTerms& terms) {
   return Sweeper(config, estimator, plan, store, terms).run();

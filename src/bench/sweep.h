@@ -48,6 +48,7 @@ struct SweepResult {
   double seconds = 0, overhead_s = 0,
          after_s = 0;  // of all runs: wall time, the runner's own processor time beside them
   Notes notes;
+  SweepResult& operator+=(const SweepResult& next);  // that followed
 };
 
 // Errors: of the store, of the state directory. What goes wrong with a run is its result.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <set>
 
@@ -168,8 +169,24 @@ Result<int> run_bench_run(const Args& args) {
         fmt::format("{} of {}, about {} left: {}", std::min(p.done + 1, p.all), p.all, duration(p.left_s), p.what));
     progress.update(p.done, p.all);
   };
+  const double budget = asked->terms.budget_s > 0 ? asked->terms.budget_s : config.budget_s;
+  const auto begin = std::chrono::steady_clock::now();
   auto result = sweep(config, *estimator, plan, *store, terms);
   if (!result) return tl::unexpected(result.error());
+  // What nobody had timed was guessed: what the runs left of the budget is given out again, by what they took.
+  while (budget > 0 && !asked->terms.repeat && !result->stopped) {
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    asked->terms.budget_s = std::max(1e-3, budget - taken.count());
+    rows = store->rows();
+    if (!rows) return tl::unexpected(rows.error());
+    if (const Status ok = estimator->fit(*rows); !ok) return tl::unexpected(ok.error());
+    plan = plan_runs(config, *estimator, *rows, asked->terms);
+    if (plan.order.empty()) break;
+    const auto more = sweep(config, *estimator, plan, *store, terms);
+    if (!more) return tl::unexpected(more.error());
+    *result += *more;
+    if (more->ran == 0) break;
+  }
   progress.finish();
   if (*settled > 0)
     result->notes.add("interrupted", Severity::info, static_cast<std::uint64_t>(*settled), "",

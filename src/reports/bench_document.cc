@@ -85,6 +85,12 @@ void note_what_was_measured_otherwise(Document& d, const BenchFacts& facts) {
                   "the store's results are of another specification (steps, a command's words): they do not count");
 }
 
+void note_what_is_over_the_budget(Document& d, const BenchFacts& facts) {
+  for (const BenchEntry& e : facts.entries)
+    if (e.state == name_of(PlanState::over_budget))
+      d.notes.add("over-budget", Severity::info, 1, e.run.id(), "a larger budget_s, or --time-budget");
+}
+
 // Of a search that ended for want of batches to try.
 void note_what_may_be_larger(Document& d, const BenchFacts& facts) {
   for (const BenchEntry& e : facts.entries)
@@ -123,9 +129,8 @@ Document bench_plan_document(const BenchConfig& config, const RunPlan& plan, con
                   "taken to last as long as others of its command or task did, a minute where none has run");
     if (e.state == name_of(PlanState::does_not_fit))
       d.notes.add("does-not-fit", Severity::info, 1, e.run.id() + ": " + e.reason, "--unfit runs them all the same");
-    if (e.state == name_of(PlanState::over_budget))
-      d.notes.add("over-budget", Severity::info, 1, e.run.id(), "a larger budget_s, or --time-budget");
   }
+  note_what_is_over_the_budget(d, facts);
   note_what_was_measured_otherwise(d, facts);
   if (plan.doubles > 0)
     d.notes.add("named-twice", Severity::info, static_cast<std::uint64_t>(plan.doubles), "",
@@ -149,6 +154,7 @@ Document bench_run_document(const BenchConfig& config, const SweepResult& result
   add_if_any(d, bench_failures(facts));
   d.sections.push_back(bench_states(facts));
   d.notes.merge(result.notes);
+  note_what_is_over_the_budget(d, facts);
   note_what_may_be_larger(d, facts);
   note_what_was_measured_otherwise(d, facts);
   note_what_is_not_estimated(d, facts);
