@@ -283,6 +283,7 @@ std::string state_directory(const std::string& store) { return fs::absolute(stor
 Result<RunnerLock> RunnerLock::take(const std::string& directory) {
   std::error_code error;
   fs::create_directories(directory, error);
+  if (error) return fail("cannot be made: " + error.message(), directory, "store in [bench], or --store, elsewhere");
   const std::string path = directory + "/runner.lock";
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return fail(std::string("cannot be written: ") + std::strerror(errno), path);

@@ -446,6 +446,12 @@ Result<int> run_bench_ops(const Args& args) {
                 !asked->pin  ? "as --pin says"
                 : asked->mpi ? "MPI's launcher binds its ranks"
                              : "fewer cores than threads: they share them");
+  const SizeSet sizes = asked->plan.sizes;
+  if (!asked->platform_path.empty() && asked->plan.device == "cpu" &&
+      (sizes == SizeSet::tiny || sizes == SizeSet::small))
+    d.notes.add("memory-in-caches", Severity::warning, 1, asked->platform_path,
+                "with so few sizes what is read and written may stay in caches, whose rate is then taken for the "
+                "memory's: --sizes medium for a platform to estimate by");
   d.sections = {machine_section(table, machine, *asked, answer), operators_section(table)};
   if (!asked->table_path.empty()) {
     const Status ok =
