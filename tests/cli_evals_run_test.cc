@@ -204,6 +204,19 @@ TEST(CliEvalsRun, WhatFailsIsTriedElsewhereAndSpoilsNoOther) {
   EXPECT_TRUE(has_note(d, "dataset-failed"));
 }
 
+// Import errors come again wherever a trial runs; "Killed" may be the memory that others had then.
+TEST(CliEvalsRun, OnlyASureCauseEndsADatasetForGood) {
+  Evaluation e;
+  e.plain(3, 20);
+  write_text(e.dir / "fail-d2", "Killed\n");
+  write_text(e.dir / "fail-d3", "ModuleNotFoundError: No module named 'lm'\n");
+  Json d = e.answer(1);
+  std::map<std::string, int> tries;
+  for (const auto& t : d["trials"]) ++tries[t["kind"].get<std::string>()];
+  EXPECT_EQ(tries["Out of Memory Error"], 3) << d["trials"].dump(1);
+  EXPECT_EQ(tries["Import Error"], 1) << d["trials"].dump(1);
+}
+
 TEST(CliEvalsRun, AMetricThatHangsIsEndedAndTheOthersGoOn) {
   Evaluation e;
   e.plain(3, 20);

@@ -25,7 +25,9 @@ struct Evaluation {
     fs::create_directories(dir / "memory");
     write_text(dir / "checkpoints/step-1/weights", std::string(100'000, 'w'));
     // Fails for a dataset when a file fail-DATASET is there, which may say how; hangs while hang-DATASET is.
-    write_text(dir / "infer.sh", R"(model=$1; shift
+    // Any process of these may be killed: what one did not do ends the whole (a mv that && follows would not).
+    write_text(dir / "infer.sh", R"(set -e
+model=$1; shift
 test -f "$model/weights" || { echo "no weights in $model"; exit 3; }
 echo "$model" >> models
 for output in "$@"; do
@@ -33,10 +35,13 @@ for output in "$@"; do
   if test -f "fail-$dataset"; then cat "fail-$dataset"; exit 1; fi
   while test -f "hang-$dataset"; do sleep 0.1; done
   sleep 0.1
-  echo "$name" > "$output.tmp" && mv "$output.tmp" "$output" && echo "$name" >> completed
+  echo "$name" > "$output.tmp"
+  mv "$output.tmp" "$output"
+  echo "$name" >> completed
 done
 )");
-    write_text(dir / "metric.sh", R"(items=0
+    write_text(dir / "metric.sh", R"(set -e
+items=0
 for output in "$@"; do
   name=$(cat "$output"); dataset=${name%%-*}; items=$((items + ${name##*-}))
   if test -f "metric-fail-$dataset"; then cat "metric-fail-$dataset"; exit 1; fi
@@ -104,7 +109,8 @@ inline void expect_scored_once(nlohmann::json d, const std::string& checkpoint, 
       at += n;
     }
     EXPECT_EQ(at, items) << dataset;
-    EXPECT_EQ(d["scores"][checkpoint][dataset]["items"], items) << dataset;
+    EXPECT_EQ(d["scores"][checkpoint][dataset]["items"], items)
+        << dataset << " of " << d["results"].dump(1) << d["trials"].dump(1);
   }
 }
 

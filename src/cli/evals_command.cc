@@ -69,6 +69,10 @@ std::string last_words(const std::string& log) {
   return quote_for_people(last, 400);
 }
 
+// A cause that is told no more surely than this ends nothing for good: a lone "Killed" may be memory of the node, which
+// trials share, or somebody's kill.
+constexpr double kLeastSure = 0.7;
+
 // Why a command failed, by the rules of `orrery diagnose` over what it said.
 FailureCause cause_of(const Matcher& matcher, const std::string& log) {
   FailureCause cause;
@@ -80,7 +84,7 @@ FailureCause cause_of(const Matcher& matcher, const std::string& log) {
   const Diagnosis d = diagnose(*table, matcher);
   if (d.verdict != Verdict::failed && d.verdict != Verdict::interrupted) return cause;
   cause.reason = d.reason;
-  cause.again = d.restart != "no";
+  cause.again = d.restart != "no" || d.confidence < kLeastSure;
   if (!d.evidence.empty()) cause.line = quote_for_people(d.evidence.front().text, 400);
   return cause;
 }
