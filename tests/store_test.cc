@@ -153,6 +153,27 @@ TEST_F(StoreTest, FilesOfOthersAreRefused) {
   EXPECT_FALSE(Store::open(directory.string(), kTerms).has_value());
 }
 
+TEST_F(StoreTest, WhatIsWrongWithAFileIsTold) {
+  StoreTerms reading = kTerms;
+  reading.read_only = true;
+  const auto said = [&](const StoreTerms& terms) {
+    const auto store = Store::open(path, terms);
+    return store ? std::string() : store.error().line();
+  };
+  EXPECT_EQ(said(reading), path + ": no store of tests here");
+  std::ofstream(path) << std::string(5000, 'x');
+  for (const StoreTerms& terms : {reading, kTerms})
+    EXPECT_NE(said(terms).find("not an SQLite database, so no store of tests (name a"), std::string::npos);
+  fs::remove(path);
+  { ASSERT_TRUE(Store::open(path, kTerms)); }
+  fs::resize_file(path, 1000);
+  for (const StoreTerms& terms : {reading, kTerms})
+    EXPECT_NE(said(terms).find("the store of tests is damaged"), std::string::npos) << said(terms);
+  fs::remove(path);
+  fs::create_directory(path);
+  EXPECT_NE(said(reading).find("not a file"), std::string::npos) << said(reading);
+}
+
 TEST_F(StoreTest, ReadingMakesNothing) {
   StoreTerms reading = kTerms;
   reading.read_only = true;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -20,6 +21,19 @@ std::string uri_of(const std::string& path) {
     uri += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
   }
   return uri;
+}
+
+// Why a file cannot be read, where SQLite would only say that it cannot be opened.
+Status check_readable(const std::string& path, const std::string& what) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0 && errno == ENOENT) return fail(fmt::format("no {} here", what), path);
+  if (fd < 0)
+    return fail(fmt::format("the {} cannot be read: {}", what, std::strerror(errno)), path,
+                errno == EACCES ? "ask its owner for permission, or name another file" : "");
+  struct stat s {};
+  const bool file = ::fstat(fd, &s) == 0 && S_ISREG(s.st_mode);
+  ::close(fd);
+  return file ? Status{} : Status(fail(fmt::format("not a file, so no {}", what), path));
 }
 
 }  // namespace
@@ -74,6 +88,12 @@ void Store::Close::operator()(sqlite3* db) const { sqlite3_close(db); }
 tl::unexpected<Error> Store::trouble() const {
   const char* advice = "name a file that orrery made, or one that does not exist yet";
   switch (sqlite3_errcode(db_.get()) & 0xff) {  // the primary code
+    case SQLITE_NOTADB:
+      return fail(fmt::format("not an SQLite database, so no {}", what_), path_, advice);
+    case SQLITE_CORRUPT:
+      return fail(
+          fmt::format("the {} is damaged: {}", what_, sqlite3_errmsg(db_.get())), path_,
+          "use a copy of it, or let sqlite3's `.recover` save what can be read, or move it away and begin anew");
     case SQLITE_FULL:
     case SQLITE_IOERR:
       advice = "make room on its disk, or name a file on another one";
@@ -104,8 +124,12 @@ Result<Store> Store::open(const std::string& path, const StoreTerms& terms) {
   if (terms.create && !terms.read_only) {
     // Made here, not by SQLite: nobody else may read it.
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) return fail(fmt::format("cannot be written: {}", std::strerror(errno)), path);
+    if (fd < 0)
+      return fail(fmt::format("cannot be written: {}", std::strerror(errno)), path,
+                  errno == EACCES ? "name a file that this user may read and write, in a directory of theirs" : "");
     ::close(fd);
+  } else if (const Status ok = check_readable(path, terms.what); !ok) {
+    return tl::unexpected(ok.error());
   }
   sqlite3* db = nullptr;
   const int how = terms.read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE;
