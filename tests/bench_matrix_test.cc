@@ -169,6 +169,7 @@ TEST(BenchMatrix, RefusedWithItsLine) {
       0u);
   EXPECT_EQ(refused("x = 1\n").rfind("m.toml:1: no key of a matrix's file: x", 0), 0u);
   EXPECT_EQ(refused("[bench]\nsteps = 0\n").rfind("m.toml:2: steps: not a whole number from 1", 0), 0u);
+  EXPECT_EQ(refused("[bench]\nstore = \"\"\n").rfind("m.toml:2: store: not a file's name", 0), 0u);
   EXPECT_EQ(refused("[bench]\nsteps = 1\n").rfind("m.toml:1: no [[matrix]]", 0), 0u);
   EXPECT_NE(refused("[[matrix]]\ntask = \"pretrain\"\nmodel = \"llama-2-7\"\n").find("m.toml:3:"), std::string::npos);
   EXPECT_EQ(refused("[[matrix]]\ntask = \"pretrain\"\n").rfind("m.toml:1: a matrix without a model", 0), 0u);

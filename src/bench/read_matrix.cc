@@ -148,7 +148,12 @@ Status Reader::bench(const toml::table& t, BenchConfig& c) const {
   };
   return keys(t, "[bench]",
               {{"name", text(c.name)},
-               {"store", text(c.store)},
+               {"store",
+                [&](const toml::node& n) -> Status {
+                  if (const Status ok = word(n, c.store); !ok) return ok;
+                  if (c.store.empty()) return fail_at(n, "not a file's name: \"\"", "without the key it is NAME.db");
+                  return {};
+                }},
                {"platform", text(c.platform)},
                {"facts", text(c.facts)},
                {"calibrate", [&](const toml::node& n) { return words(n, c.calibrate); }},
