@@ -11,19 +11,18 @@ namespace orrery {
 namespace {
 
 struct Part {
-  std::string_view name;
+  PartOptions of;
   std::size_t operands;  // after the name
   Result<int> (*run)(const Args&);
-  std::vector<std::string_view> options;  // beside those of every part
 };
 const std::vector<Part>& bench_parts() {
   static const std::vector<Part> parts = [] {
     std::vector<Part> all = {
-        {"plan", 1, run_bench_plan, {"--store", "--runs", "--unfit", "--repeat", "--time-budget"}},
-        {"run", 1, run_bench_run, {"--store", "--runs", "--unfit", "--repeat", "--time-budget"}},
-        {"report", 1, run_bench_report, {"--store", "--runs", "--unfit", "--time-budget", "--against", "--html"}},
-        {"ops", 0, run_bench_ops, {}}};
-    for (const OptionSpec& o : bench_ops_options()) all.back().options.push_back(o.name);
+        {{"plan", {"--store", "--runs", "--unfit", "--repeat", "--time-budget"}}, 1, run_bench_plan},
+        {{"run", {"--store", "--runs", "--unfit", "--repeat", "--time-budget"}}, 1, run_bench_run},
+        {{"report", {"--store", "--runs", "--unfit", "--time-budget", "--against", "--html"}}, 1, run_bench_report},
+        {{"ops", {}}, 0, run_bench_ops}};
+    for (const OptionSpec& o : bench_ops_options()) all.back().of.options.push_back(o.name);
     return all;
   }();
   return parts;
@@ -33,10 +32,10 @@ Result<int> run_bench(const Args& args) {
   const std::string& name = args.positional.front();
   std::vector<std::string_view> names;
   std::vector<PartOptions> options;
-  for (const Part& p : bench_parts()) options.push_back({p.name, p.options});
+  for (const Part& p : bench_parts()) options.push_back(p.of);
   for (const Part& p : bench_parts()) {
-    names.push_back(p.name);
-    if (p.name != name) continue;
+    names.push_back(p.of.part);
+    if (p.of.part != name) continue;
     if (args.positional.size() != p.operands + 1)
       return fail(p.operands == 0 ? "takes no operand more" : "needs one operand more", "bench " + name,
                   "see orrery help bench");

@@ -47,7 +47,7 @@ std::optional<Exit> wait_child(const Child& child, double timeout_s);  // nothin
 bool is_alive(const Child& child);       // zombies are not
 std::uint64_t start_time_of(pid_t pid);  // 0 = no such process
 // Of this machine those that began then (Child::started) or later, ascending; zombies are left out.
-std::vector<pid_t> live_processes(std::uint64_t since = 0);
+std::vector<pid_t> live_processes(std::uint64_t since);
 std::vector<pid_t> session_members(pid_t session);  // as well
 std::vector<pid_t> descendants_of(pid_t ancestor);  // as well; those whose parent died are their new parent's
 
