@@ -75,6 +75,34 @@ TEST(BenchLines, WhatCannotBeIsDroppedAndCounted) {
   EXPECT_EQ(read_logged_steps({{1, 0}, {2, 0.5}, {3, -1}}, 0).bad_lines, 1);  // -1: not told
 }
 
+TEST(BenchLines, LessThanAMicrosecondIsNoStepTime) {
+  const WorkerReport r =
+      read_worker_lines("{\"orrery_bench\": \"step\", \"ms\": 1e-7}\n{\"orrery_bench\": \"step\", \"ms\": 0.001}\n");
+  EXPECT_EQ(r.bad_lines, 1);
+  ASSERT_EQ(r.steps.size(), 1u);
+  EXPECT_EQ(r.steps[0].ms, 0.001);
+  EXPECT_EQ(read_by_pattern("took 0.0000001\n", "took (.*)", 0).bad_lines, 1);
+  EXPECT_EQ(read_logged_steps({{1, 1e-9}, {2, 1e-6}}, 0).bad_lines, 1);
+}
+
+TEST(BenchLines, HowManyLinesReportedAStep) {
+  const std::string output = "loading\n\nstep 1 took 5 ms\nstep 2 took 5 ms\n";
+  EXPECT_EQ(who_reported(read_by_pattern(output, "step ([0-9]+)ms", 0), output, BenchCommand::Reports::pattern,
+                         "step ([0-9]+)ms"),
+            "0 of 3 lines of its output reported a step; expected what matches step_ms = 'step ([0-9]+)ms'");
+  EXPECT_EQ(who_reported(read_by_pattern(output, "took ([0-9]+)", 1), output, BenchCommand::Reports::pattern, "")
+                .substr(0, 14),
+            "2 of 3 lines o");
+  EXPECT_EQ(who_reported({}, "x\n", BenchCommand::Reports::lines, ""),
+            "0 of 1 lines of its output reported a step; expected {\"orrery_bench\": \"step\", \"ms\": NUMBER}");
+}
+
+TEST(BenchLines, TheLastWordsOfALog) {
+  EXPECT_EQ(last_words("a\nno such device\n=====\n\n{\"orrery_bench\": \"done\"}\n"), "no such device");
+  EXPECT_EQ(last_words("\n---\n"), "");
+  EXPECT_EQ(last_words("no end of line"), "no end of line");
+}
+
 TEST(BenchLines, APatternAndALogLeaveTheWarmUpOut) {
   const WorkerReport r =
       read_by_pattern("step time: 9 ms\nx\nstep time: 5.5 ms\nstep time: 6 ms\n", "step time: ([0-9.]+) ms", 1);
@@ -248,6 +276,7 @@ TEST(BenchStore, WhatIsFinishedComesBack) {
   r.step_ms = times_of({1, 2, 6});
   r.device_power_w = 300;
   r.traced = 1;
+  r.dropped = "1 line";
   ASSERT_TRUE(store->finish(r, {{0, 1, 0.5}, {1, 2, {}}, {2, 6, {}}}, "{\"x\":1}", {{"copy", "1 MiB", 7}}));
   ASSERT_TRUE(store->add_shares(*id, 1, {{"phase", "forward", "", 1, 2, 30}}));
   const auto rows = store->rows();
@@ -259,6 +288,7 @@ TEST(BenchStore, WhatIsFinishedComesBack) {
   EXPECT_NEAR(back.step_ms.sd, 2.6457513, 1e-6);
   EXPECT_EQ(back.device_power_w, 300);
   EXPECT_FALSE(back.host_power_w);  // not readable is not zero
+  EXPECT_EQ(back.dropped, "1 line");
   EXPECT_EQ(back.estimated_step_ms, 7);
   EXPECT_EQ(back.child.pid, 12);
   EXPECT_EQ(back.environment, 1);
@@ -267,6 +297,26 @@ TEST(BenchStore, WhatIsFinishedComesBack) {
   EXPECT_EQ(store->operators()->front().second.us, 7);
   EXPECT_EQ(store->environments()->front().second, "{\"x\":1}");
   EXPECT_FALSE(ResultStore::open(dir.path + "/none.db", false));
+}
+
+// As it was before it had lines that were dropped.
+TEST(BenchStore, AnOlderStoreIsRead) {
+  const Directory dir;
+  {
+    auto store = ResultStore::open(dir.path + "/s.db", true);
+    ASSERT_TRUE(store) << store.error().line();
+    RunRow r;
+    r.run = "a", r.spec = "{}", r.hash = "h", r.directory = "d", r.host = "n";
+    ASSERT_TRUE(store->begin(r));
+    StoreTerms terms{.application = 0x6f726263, .create = false};
+    ASSERT_TRUE(Store::open(dir.path + "/s.db", terms)->run("drop table dropped"));
+  }
+  for (const bool writes : {false, true}) {
+    const auto store = ResultStore::open(dir.path + "/s.db", writes);
+    ASSERT_TRUE(store) << store.error().line();
+    ASSERT_EQ(store->rows().value().size(), 1u);
+    EXPECT_EQ(store->rows()->front().dropped, "");
+  }
 }
 
 // The runner was killed before it said that a batch of its search failed after all.

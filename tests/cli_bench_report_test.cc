@@ -103,9 +103,13 @@ TEST(CliBenchReport, LinesThatWereDroppedAreTold) {
   EXPECT_EQ(d["runs"][0]["reason"], dropped);
   EXPECT_EQ(d["runs"][1]["state"], "crashed");
   EXPECT_EQ(d["runs"][1]["reason"], "it ended well after 2 of 3 steps; " + dropped);
-  std::map<std::string, Json> notes;
-  for (const Json& n : d["notes"]) notes[n["name"]] = n;
-  EXPECT_EQ(notes["dropped-lines"]["count"], 2);
+  EXPECT_EQ(d["runs"][1]["root_cause"],
+            "2 of 3 lines of its output reported a step; expected what matches step_ms = 'took ([0-9.]+)'");
+  for (const Json& answer : {d, document(orrery("bench report '" + config + "' --json"))}) {
+    std::map<std::string, Json> notes;
+    for (const Json& n : answer["notes"]) notes[n["name"]] = n;
+    EXPECT_EQ(notes["dropped-lines"]["count"], 2);
+  }
 }
 
 // Ranks and threads are the run's, not the environment's; a version is.
@@ -242,6 +246,7 @@ TEST(CliBenchReport, OnlyWhatTheMatrixMeansIsCompared) {
   write_text(config, matrix("seq_length = 8\nbatch = [1, 2]\n", took("5")));  // never measured
   const Outcome none = report("");
   EXPECT_EQ(none.status, 2) << none.out;
+  EXPECT_EQ(none.out, "");
   EXPECT_NE(none.err.find("no run that this store has, too"), std::string::npos) << none.err;
 
   const Outcome odd = orrery("bench plan '" + config + "' --against '" + old + "'");
@@ -261,6 +266,30 @@ TEST(CliBenchReport, WhatFailedIsToldWithItsWholeReason) {
   ASSERT_EQ(d["failures"].size(), 1u) << d["failures"];
   EXPECT_EQ(d["failures"][0]["runs"], 2);
   EXPECT_EQ(d["failures"][0]["state"], "missing-package");
+}
+
+// Where nothing is known of what a log says its end does, whole, with the place of it.
+TEST(CliBenchReport, WhatFailedIsToldWithTheEndOfItsLog) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config, matrix("seq_length = [8, 9]\n",
+                            "[\"sh\", \"-c\", \"echo loading; echo the widget of length {seq_length} does not fit into "
+                            "the frobnicator of this machine >&2; echo ---- >&2; exit 3\"]"));
+  const Outcome ran = orrery("bench run '" + config + "' --store '" + (dir / "m.db") + "'");
+  const std::string says = "exit status 3 after 0 of 3 steps",
+                    end =
+                        "stderr.log ends: \"the widget of length 8 does not fit into the frobnicator of this machine\"",
+                    logs = dir / "m.db.d/runs/000001";
+  EXPECT_NE(ran.err.find("crashed: " + says + ": " + end + "; logs in " + logs), std::string::npos) << ran.err;
+  for (const std::string& text : {ran.out, orrery("bench report '" + config + "'").out})
+    for (const std::string& part : {says, end, std::string("inference/tiny/none/b1/s8+64/g1/bf16/mine"), logs})
+      EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  const Json d = document(orrery("bench report '" + config + "' --json"));
+  ASSERT_EQ(d["failures"].size(), 1u) << d["failures"];
+  EXPECT_EQ(d["failures"][0]["runs"], 2);
+  EXPECT_EQ(d["failures"][0]["root_cause"], end);
+  EXPECT_EQ(d["failures"][0]["logs"], logs);
+  EXPECT_FALSE(d.contains("shown_failure"));
 }
 
 // R takes 14 ms a step where none takes 10, but one of the steps of none took 100: R is the slower one.

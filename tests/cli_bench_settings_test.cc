@@ -53,6 +53,51 @@ TEST(CliBenchSettings, WhatRunsLeaveOfABudgetIsGivenOutAgain) {
   EXPECT_EQ(d["failed"], 0);
 }
 
+// Scripts are written once a sweep, however many rounds its budget makes.
+TEST(CliBenchSettings, RoundsOfABudgetShareTheirScripts) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config, matrix("",
+                            "argv = [\"sh\", \"-c\", \"[ -e once ] || rm -r m.db.d/workers; touch once; echo took 1; "
+                            "echo took 1\"]\n"));
+  const Json d = document(orrery("bench run '" + config + "' --json --quiet --time-budget 61"));
+  EXPECT_EQ(d["ran"], 3) << d;
+  EXPECT_FALSE(fs::exists(dir.path / "m.db.d/workers"));
+}
+
+// What it is and what to do are told, and no directory is left beside it.
+TEST(CliBenchSettings, AStoreThatCannotBeUsedIsToldAsWhatItIs) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml", store = dir / "m.db";
+  write_text(config, matrix("", "argv = [\"sh\", \"-c\", \"echo took 1; echo took 1\"]\n"));
+  const auto refused_by_all = [&](const std::string& says) {
+    for (const char* const part : {"plan", "run", "report"})
+      expect_refused("bench " + std::string(part) + " '" + config + "' --quiet", says);
+    expect_refused("bench report '" + config + "' --store '" + (dir / "good.db") + "' --against '" + store + "'", says);
+    EXPECT_FALSE(fs::exists(store + ".d"));
+  };
+  ASSERT_EQ(orrery("bench run '" + config + "' --quiet --store '" + (dir / "good.db") + "'").status, 0);
+  write_text(store, std::string(5000, 'x'));
+  refused_by_all("not an SQLite database");
+  const std::string whole = read_file(dir / "good.db");
+  for (const std::size_t size : {std::size_t{100}, std::size_t{1000}, whole.size() / 2}) {
+    write_text(store, whole.substr(0, size));
+    refused_by_all("is damaged");
+  }
+  fs::remove(store);
+  fs::create_directory(store);
+  expect_refused("bench report '" + config + "'", "not a file");
+  expect_refused("bench run '" + config + "'", "Is a directory");
+  fs::remove(store);
+  expect_refused("bench report '" + config + "'", "`orrery bench run` makes it");
+  if (::geteuid() == 0) return;  // may read everything
+  write_text(store, whole);
+  fs::permissions(store, fs::perms::none);
+  expect_refused("bench report '" + config + "'", "cannot be read: Permission denied (ask its owner");
+  expect_refused("bench run '" + config + "'", "Permission denied");
+  EXPECT_FALSE(fs::exists(store + ".d"));
+}
+
 TEST(CliBenchSettings, PlaceholdersThatThereAreNotAreRefusedWithTheFile) {
   const TempDir dir;
   const std::string config = dir / "m.toml";

@@ -1,5 +1,6 @@
 #include "bench/measure.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -146,6 +147,27 @@ bool was_not_found(const Ending& ending, const WorkerReport& report, const std::
   return ending.exit->status == 127 || ending.exit->status == 126 || text.find("execve(): ") != std::string::npos;
 }
 
+// The end of a file, of whatever size.
+std::string end_of(const std::string& path) {
+  constexpr off_t kMost = 1 << 16;
+  std::string text(kMost, '\0');
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return "";
+  const ssize_t n =
+      ::pread(fd, text.data(), text.size(), std::max<off_t>(0, static_cast<off_t>(size_of(path)) - kMost));
+  ::close(fd);
+  text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+  return text;
+}
+
+// How the logs of a run end, in words: standard error first. "" = they say nothing.
+std::string how_logs_end(const std::string& directory) {
+  for (const char* const log : {"stderr.log", "stdout.log"})
+    if (const std::string words = last_words(end_of(directory + "/" + log)); !words.empty())
+      return fmt::format("{} ends: \"{}\"", log, quote_for_people(words, 200));
+  return "";
+}
+
 std::string last_line(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text.substr(text.rfind('\n') + 1);
@@ -158,6 +180,11 @@ void link_traces(const fs::path& elsewhere, const fs::path& traces) {
   if (fs::is_directory(traces, error) && !fs::is_empty(traces, error)) return;
   fs::remove(traces, error);
   fs::create_directory_symlink(elsewhere, traces, error);
+}
+
+// Of what the reason alone may not explain: the logs are to be asked.
+bool ends_unexplained(RunState s) {
+  return s == RunState::crashed || s == RunState::hang || s == RunState::time_limit || s == RunState::out_of_memory;
 }
 
 // The line of `orrery bench ops` that says what was asked for and not measured; "" = it was all.
@@ -381,17 +408,29 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
     if (found) verdict = std::move(*found);
   }
   judge(report, ending, verdict, asked, config.silence_limit_s, config.time_limit_s, r);
-  if (const std::string said = text + text_of(err);
-      r.state == RunState::crashed && was_not_found(ending, report, said)) {
+  const std::string errors = text_of(err);
+  if (const std::string said = text + errors; r.state == RunState::crashed && was_not_found(ending, report, said)) {
     m.not_started = true;
     r.reason = "cannot be started: " + quote_for_people(last_line(said), 200);
+  }
+  if (r.root_cause.empty() && !m.not_started && ends_unexplained(r.state)) {
+    const bool well_or_long = r.state == RunState::crashed
+                                  ? ending.exit && ending.exit->good()
+                                  : run.framework == BenchFramework::command && r.state != RunState::out_of_memory &&
+                                        report.seen_steps() == 0;
+    if (well_or_long && run.task != BenchTask::operators) {
+      const bool both = launch->reports != BenchCommand::Reports::lines;
+      r.root_cause = who_reported(report, both ? text + "\n" + errors : text, launch->reports, launch->step_ms);
+    } else {
+      r.root_cause = how_logs_end(r.directory);
+    }
   }
   if (r.state == RunState::crashed && (size_of(out) > kMostOutput || size_of(err) > kMostOutput))
     r.reason += fmt::format("; of its output the first {} MiB were read", kMostOutput >> 20);
   if (report.bad_lines > 0) {
-    m.dropped = fmt::format("{} line{} of its report dropped: {}", report.bad_lines, report.bad_lines > 1 ? "s" : "",
+    r.dropped = fmt::format("{} line{} of its report dropped: {}", report.bad_lines, report.bad_lines > 1 ? "s" : "",
                             quote_for_people(report.first_bad, 100));
-    r.reason += (r.reason.empty() ? "" : "; ") + m.dropped;
+    r.reason += (r.reason.empty() ? "" : "; ") + r.dropped;
   }
   // What is neither a warm-up nor a measured step nor one of the trace: starting, and ending. A plan counts steps the
   // same way.

@@ -60,7 +60,6 @@ struct RunOutcome {
   bool gave_up = false;      // told to stop: the row is interrupted
   std::string left;          // what of it could not be ended: the row stays as running; "" = nothing
   bool not_started = false;  // there is no such program
-  std::string dropped;       // how many lines of its report were not as they should be, and the first; "" = none
 };
 
 // `row` has been begun in the store; its directory is there and empty. What the run left is in it afterwards. Errors:

@@ -91,8 +91,9 @@ Result<ResultStore> ResultStore::open(const std::string& path, bool create) {
   if (!store) return tl::unexpected(store.error());
   ResultStore opened(std::move(*store));
   if (!create) return opened;
-  // Of its own, since stores that were made before there was a token are read as well.
+  // Of their own, since stores that were made before there were these are read as well.
   const Status made = opened.store_.run(
+      "create table if not exists dropped(run integer primary key references runs(id), what text not null);"
       "create table if not exists identity(token text not null);"
       "insert into identity select lower(hex(randomblob(16))) where not exists (select 1 from identity)");
   if (!made) return tl::unexpected(made.error());
@@ -165,6 +166,11 @@ Status ResultStore::finish(const RunRow& r, const std::vector<MeasuredStep>& ste
   s.bind(25, r.overhead_s).bind(26, r.after_s).bind(27, static_cast<std::int64_t>(r.traced)).bind(28, r.batch);
   s.bind(29, r.id);
   if (!s.done()) return store_.trouble();
+  if (!r.dropped.empty()) {
+    Statement add(store_.get(), "insert or replace into dropped(run, what) values(?, ?)");
+    add.bind(1, r.id).bind(2, r.dropped);
+    if (!add.done()) return store_.trouble();
+  }
   Statement step(store_.get(), "insert or replace into steps(run, step, ms, cpu_ms) values(?, ?, ?, ?)");
   for (const MeasuredStep& m : steps) {
     step.bind(1, r.id).bind(2, m.step).bind(3, m.ms);
@@ -240,6 +246,15 @@ Result<std::vector<RunRow>> ResultStore::rows() const {
     rows.push_back(std::move(r));
   }
   if (!s.ok()) return store_.trouble();
+  Statement has_dropped(store_.get(), "select 1 from sqlite_master where name = 'dropped'");
+  if (!has_dropped.row()) return rows;
+  Statement dropped(store_.get(), "select run, what from dropped order by run");
+  auto at = rows.begin();
+  while (dropped.row()) {
+    while (at != rows.end() && at->id < dropped.integer(0)) ++at;
+    if (at != rows.end() && at->id == dropped.integer(0)) at->dropped = dropped.text(1);
+  }
+  if (!dropped.ok()) return store_.trouble();
   return rows;
 }
 

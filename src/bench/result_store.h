@@ -54,9 +54,10 @@ struct RunRow {
   std::int64_t attempt = 1, batch = 0;
   RunState state = RunState::running;
   std::string reason, category, root_cause, advice;  // of what did not end well
-  double started = 0;                                // Unix seconds
-  double seconds = 0;                                // of the whole run
-  std::optional<double> startup_s{};                 // what is no step: starting, ending, what it left
+  std::string dropped;  // how many lines of its report were not as they should be, and the first; "" = none
+  double started = 0;   // Unix seconds
+  double seconds = 0;   // of the whole run
+  std::optional<double> startup_s{};  // what is no step: starting, ending, what it left
   Child child;
   std::string host, slurm_job, directory;
   std::int64_t environment = 0;  // 0 = not told

@@ -66,8 +66,6 @@ class Sweeper {
   const SweepTerms& terms_;
   SweepResult out_;
   RunTerms measure_;
-  std::shared_ptr<DeviceLibrary> devices_;
-  std::string state_;
   std::vector<RunRow> rows_;  // of the store, with those of this sweep
   std::size_t at_ = 0;        // of the order
 };
@@ -113,7 +111,7 @@ Result<RunOutcome> Sweeper::once(const PlannedRun& p, RunKind kind, std::int64_t
   std::int64_t number = rows_.empty() ? 1 : rows_.back().id + 1;
   std::error_code error;
   do {
-    row.directory = fmt::format("{}/runs/{:06}", state_, number++);
+    row.directory = fmt::format("{}/runs/{:06}", terms_.tools->state, number++);
   } while (!fs::create_directory(row.directory, error) && !error);
   if (error) return fail("cannot be made: " + error.message(), row.directory);
   const auto id = store_.begin(row);
@@ -132,9 +130,6 @@ Result<RunOutcome> Sweeper::once(const PlannedRun& p, RunKind kind, std::int64_t
     return m;
   }
   rows_.push_back(m->row);
-  if (!m->dropped.empty())
-    out_.notes.add("dropped-lines", Severity::warning, 1, row.run + ": " + m->dropped,
-                   "runs whose reports have steps that are not above 0, or numbers that cannot be");
   out_.seconds += m->row.seconds;
   out_.overhead_s += m->row.overhead_s;
   out_.after_s += m->row.after_s;
@@ -225,29 +220,13 @@ Result<bool> Sweeper::reference() {
 }
 
 Result<SweepResult> Sweeper::run() {
-  state_ = state_directory(store_.path());
-  std::error_code error;
-  fs::create_directories(state_ + "/runs", error);
-  if (error) return fail("cannot be made: " + error.message(), state_ + "/runs");
-  measure_.workers = state_ + "/workers";
-  if (const Status ok = write_workers(measure_.workers); !ok) return tl::unexpected(ok.error());
-  devices_ = DeviceLibrary::open();
+  measure_.workers = terms_.tools->workers;
   measure_.readers = terms_.readers;
-  measure_.devices = devices_.get();
+  measure_.devices = terms_.tools->devices.get();
   measure_.stop = terms_.stop;
   auto rows = store_.rows();
   if (!rows) return tl::unexpected(rows.error());
   rows_ = std::move(*rows);
-
-  // A trace that was recorded and not read yet, because the runner was killed in between.
-  for (const RunRow& r : rows_) {
-    const std::string traces = r.directory + "/traces";
-    if (r.state != RunState::done || r.traced != 0 || !fs::exists(traces, error) || fs::is_empty(traces, error))
-      continue;
-    if (const Status ok = store_.add_shares(r.id, -1, {}); !ok) return tl::unexpected(ok.error());
-    if (const auto shares = terms_.readers->dissect(traces))
-      if (const Status ok = store_.add_shares(r.id, 1, *shares); !ok) return tl::unexpected(ok.error());
-  }
 
   for (at_ = 0; at_ < plan_.order.size(); ++at_) {
     if (terms_.stop != nullptr && *terms_.stop) break;
@@ -279,6 +258,11 @@ Result<SweepResult> Sweeper::run() {
 }  // namespace
 
 std::string state_directory(const std::string& store) { return fs::absolute(store).string() + ".d"; }
+
+std::string logs_of(const std::string& store, const RunRow& row) {
+  const std::string state = state_directory(store);
+  return row.directory.starts_with(state + "/") ? store + ".d" + row.directory.substr(state.size()) : row.directory;
+}
 
 Result<RunnerLock> RunnerLock::take(const std::string& directory) {
   std::error_code error;
@@ -369,6 +353,28 @@ SweepResult& SweepResult::operator+=(const SweepResult& next) {
   seconds += next.seconds, overhead_s += next.overhead_s, after_s += next.after_s;
   notes.merge(next.notes);
   return *this;
+}
+
+Result<SweepTools> prepare_sweep(ResultStore& store, const BenchReaders& readers) {
+  SweepTools tools;
+  tools.state = state_directory(store.path());
+  tools.workers = tools.state + "/workers";
+  std::error_code error;
+  fs::create_directories(tools.state + "/runs", error);
+  if (error) return fail("cannot be made: " + error.message(), tools.state + "/runs");
+  if (const Status ok = write_workers(tools.workers); !ok) return tl::unexpected(ok.error());
+  tools.devices = DeviceLibrary::open();
+  const auto rows = store.rows();
+  if (!rows) return tl::unexpected(rows.error());
+  for (const RunRow& r : *rows) {
+    const std::string traces = r.directory + "/traces";
+    if (r.state != RunState::done || r.traced != 0 || !fs::exists(traces, error) || fs::is_empty(traces, error))
+      continue;
+    if (const Status ok = store.add_shares(r.id, -1, {}); !ok) return tl::unexpected(ok.error());
+    if (const auto shares = readers.dissect(traces))
+      if (const Status ok = store.add_shares(r.id, 1, *shares); !ok) return tl::unexpected(ok.error());
+  }
+  return tools;
 }
 
 Result<SweepResult> sweep(const BenchConfig& config, RunEstimator& estimator, RunPlan& plan, ResultStore& store,

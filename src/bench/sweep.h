@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ class RunnerLock {
 
 // Beside the store: scripts, and a folder a run with its log, specification and traces.
 std::string state_directory(const std::string& store);
+// Where a run's logs are, for people: as the store is named, where it is the store's.
+std::string logs_of(const std::string& store, const RunRow& row);
 
 struct SweepProgress {
   std::size_t done = 0, all = 0;  // runs of the plan
@@ -36,7 +39,18 @@ struct SweepProgress {
   const RunRow* ended = nullptr;  // the run that just ended; nullptr = one begins
 };
 
+// What all rounds of a sweep share: made once.
+struct SweepTools {
+  std::string state, workers;              // directories: beside the store, and in it of the scripts
+  std::shared_ptr<DeviceLibrary> devices;  // may be null
+};
+
+// Writes the scripts, and reads the traces that a killed runner left unread. Errors: of the store, of the state
+// directory.
+Result<SweepTools> prepare_sweep(ResultStore& store, const BenchReaders& readers);
+
 struct SweepTerms {
+  const SweepTools* tools = nullptr;
   const BenchReaders* readers = nullptr;
   const std::atomic<bool>* stop = nullptr;
   std::function<void(const SweepProgress&)> progress;
@@ -51,7 +65,7 @@ struct SweepResult {
   SweepResult& operator+=(const SweepResult& next);  // that followed
 };
 
-// Errors: of the store, of the state directory. What goes wrong with a run is its result.
+// One round: the plan's runs. Errors: of the store, of the state directory. What goes wrong with a run is its result.
 Result<SweepResult> sweep(const BenchConfig& config, RunEstimator& estimator, RunPlan& plan, ResultStore& store,
                           const SweepTerms& terms);
 

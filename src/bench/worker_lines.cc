@@ -4,9 +4,11 @@
 #include <re2/re2.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "base/number_text.h"
 
 namespace orrery {
@@ -14,11 +16,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kLongestStep = 1e10;  // ms
-constexpr double kMostBytes = 1e15;    // of a rank: more than any machine has
+constexpr double kShortestStep = 1e-3, kLongestStep = 1e10;  // ms
+constexpr double kMostBytes = 1e15;                          // of a rank: more than any machine has
 constexpr double kMostWatts = 1e8;
 
-bool is_step(double ms) { return ms > 0 && ms <= kLongestStep; }
+bool is_step(double ms) { return ms >= kShortestStep && ms <= kLongestStep; }
 
 // A key that may be left out. false: it is there and not a number from 0 to `most`.
 bool may_say(const Json& j, const char* key, double most, std::optional<double>& out) {
@@ -171,6 +173,26 @@ WorkerReport read_logged_steps(const std::vector<LoggedStep>& logged, std::int64
   }
   number_steps(r);
   return r;
+}
+
+std::string who_reported(const WorkerReport& report, std::string_view output, BenchCommand::Reports reports,
+                         const std::string& step_ms) {
+  std::int64_t lines = 0;
+  each_line(output, "\n\r", [&](std::string_view line) { lines += line.empty() ? 0 : 1; });
+  std::string expected = "step times as `orrery diagnose` reads them from logs";
+  if (reports == BenchCommand::Reports::pattern) expected = "what matches step_ms = '" + step_ms + "'";
+  if (reports == BenchCommand::Reports::lines) expected = R"({"orrery_bench": "step", "ms": NUMBER})";
+  return fmt::format("{} of {} lines of its output reported a step; expected {}", report.seen_steps(), lines,
+                     quote_for_people(expected, 200));
+}
+
+std::string last_words(std::string_view text) {
+  std::string last;
+  each_line(text, "\n\r", [&](std::string_view line) {
+    const bool says = std::any_of(line.begin(), line.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
+    if (says && line.find("\"orrery_bench\"") == std::string_view::npos) last = line;
+  });
+  return last;
 }
 
 }  // namespace orrery

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "bench/matrix.h"
 #include "bench/result_store.h"
 
 namespace orrery {
@@ -41,5 +42,12 @@ struct LoggedStep {  // of a log that `orrery diagnose` understands
   double seconds = -1;  // below 0 = not said
 };
 WorkerReport read_logged_steps(const std::vector<LoggedStep>& logged, std::int64_t warm);
+
+// Of a run whose steps are fewer than were asked for: how many lines of its output reported one, and how they should.
+std::string who_reported(const WorkerReport& report, std::string_view output, BenchCommand::Reports reports,
+                         const std::string& step_ms);
+
+// The last line that says something: not a report of this tool's, and more than marks. "" = none.
+std::string last_words(std::string_view text);
 
 }  // namespace orrery

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <set>
 
+#include "base/json_text.h"
 #include "base/output.h"
 #include "base/progress.h"
 #include "bench/sweep.h"
@@ -57,6 +59,31 @@ Result<Asked> understood(const Args& args) {
 
 bool is_meant(const std::string& id, const RunPlanTerms& terms) { return id.find(terms.only) != std::string::npos; }
 
+// A matrix and its store, at one moment: the estimate is fitted to these rows, and the plan is of them.
+struct Standing {
+  std::vector<RunRow> rows;
+  RunPlan plan;
+};
+
+Result<Standing> standing(const Asked& a, RunEstimator& estimator, Result<std::vector<RunRow>> rows) {
+  if (!rows) return tl::unexpected(rows.error());
+  Standing s{std::move(*rows), {}};
+  if (const Status ok = estimator.fit(s.rows); !ok) return tl::unexpected(ok.error());
+  s.plan = plan_runs(a.config, estimator, s.rows, a.terms);
+  return s;
+}
+
+// Takes the rows.
+BenchFacts facts_of(const Asked& a, RunEstimator& estimator, Standing& s) {
+  BenchFacts facts;
+  facts.entries = entries_of(s.plan, s.rows, estimator);
+  facts.rows = std::move(s.rows);
+  facts.has_platform = estimator.has_platform();
+  facts.compare_cpu = a.config.compare_cpu;
+  facts.fitted = estimator.fitted();
+  return facts;
+}
+
 // References, and of the runs the results that the entries stand on: not those of another specification.
 std::vector<RunRow> those_that_count(const BenchFacts& facts) {
   std::set<std::int64_t> ids;
@@ -68,10 +95,19 @@ std::vector<RunRow> those_that_count(const BenchFacts& facts) {
 }
 
 Result<std::vector<RunRow>> rows_of(const std::string& store) {
-  if (::access(store.c_str(), F_OK) != 0) return std::vector<RunRow>();
+  if (::access(store.c_str(), F_OK) != 0 && errno == ENOENT) return std::vector<RunRow>();
   const auto opened = ResultStore::open(store, false);
   if (!opened) return tl::unexpected(opened.error());
   return opened->rows();
+}
+
+// Errors: a file is there that is no store, or cannot be read.
+Status check_store(const std::string& store) {
+  if (::access(store.c_str(), F_OK) != 0) return {};
+  const auto opened = ResultStore::open(store, true);
+  if (!opened) return tl::unexpected(opened.error());
+  const auto rows = opened->rows();
+  return rows ? Status{} : Status(tl::unexpected(rows.error()));
 }
 
 Status finish_facts(const ResultStore& store, BenchFacts& facts) {
@@ -102,8 +138,10 @@ std::string duration(double s) {
   return fmt::format("{:.1f} h", s / 3600);
 }
 
-std::string outcome(const RunRow& r) {
-  if (r.state != RunState::done) return fmt::format("{}: {}", name_of(r.state), r.reason);
+std::string outcome(const std::string& store, const RunRow& r) {
+  if (r.state != RunState::done)
+    return fmt::format("{}: {}{}{}; logs in {}", name_of(r.state), r.reason, r.root_cause.empty() ? "" : ": ",
+                       quote_for_people(r.root_cause, 300), logs_of(store, r));
   if (r.step_ms.count == 0) return "done";
   return fmt::format("{:.1f} ms a step", r.step_ms.median);
 }
@@ -115,18 +153,11 @@ Result<int> run_bench_plan(const Args& args) {
   if (!asked) return tl::unexpected(asked.error());
   auto estimator = RunEstimator::of(asked->config);
   if (!estimator) return tl::unexpected(estimator.error());
-  BenchFacts facts;
-  auto rows = rows_of(asked->config.store);
-  if (!rows) return tl::unexpected(rows.error());
-  facts.rows = std::move(*rows);
-  if (const Status ok = estimator->fit(facts.rows); !ok) return tl::unexpected(ok.error());
-  const RunPlan plan = plan_runs(asked->config, *estimator, facts.rows, asked->terms);
-  if (const Status ok = check_chosen(asked->config, plan, asked->terms); !ok) return tl::unexpected(ok.error());
-  facts.entries = entries_of(plan, facts.rows, *estimator);
-  facts.has_platform = estimator->has_platform();
-  facts.compare_cpu = asked->config.compare_cpu;
-  facts.fitted = estimator->fitted();
-  return emit(bench_plan_document(asked->config, plan, facts), asked->options);
+  auto now = standing(*asked, *estimator, rows_of(asked->config.store));
+  if (!now) return tl::unexpected(now.error());
+  if (const Status ok = check_chosen(asked->config, now->plan, asked->terms); !ok) return tl::unexpected(ok.error());
+  const BenchFacts facts = facts_of(*asked, *estimator, *now);
+  return emit(bench_plan_document(asked->config, now->plan, facts), asked->options);
 }
 
 Result<int> run_bench_run(const Args& args) {
@@ -135,54 +166,55 @@ Result<int> run_bench_run(const Args& args) {
   const BenchConfig& config = asked->config;
   auto estimator = RunEstimator::of(config);
   if (!estimator) return tl::unexpected(estimator.error());
+  // First of all: a file that is refused gets no directory beside it.
+  if (const Status ok = check_store(config.store); !ok) return tl::unexpected(ok.error());
   const auto lock = RunnerLock::take(state_directory(config.store));
   if (!lock) return tl::unexpected(lock.error());
   auto store = ResultStore::open(config.store, true);
   if (!store) return tl::unexpected(store.error());
   const auto settled = settle_interrupted(*store);
   if (!settled) return tl::unexpected(settled.error());
-  auto rows = store->rows();
-  if (!rows) return tl::unexpected(rows.error());
-  if (const Status ok = estimator->fit(*rows); !ok) return tl::unexpected(ok.error());
-  RunPlan plan = plan_runs(config, *estimator, *rows, asked->terms);
-  if (const Status ok = check_chosen(config, plan, asked->terms); !ok) return tl::unexpected(ok.error());
-  const auto measured = std::count_if(plan.runs.begin(), plan.runs.end(), [&](const PlannedRun& p) {
+  auto now = standing(*asked, *estimator, store->rows());
+  if (!now) return tl::unexpected(now.error());
+  if (const Status ok = check_chosen(config, now->plan, asked->terms); !ok) return tl::unexpected(ok.error());
+  const auto measured = std::count_if(now->plan.runs.begin(), now->plan.runs.end(), [&](const PlannedRun& p) {
     return p.state == PlanState::measured && p.run.id().find(asked->terms.only) != std::string::npos;
   });
-  const bool nothing = plan.order.empty();
+  const bool nothing = now->plan.order.empty();
   if (nothing && measured == 0) return fail("nothing to run", config.path, "`orrery bench plan` says why");
-  if (const Status ok = check_programs(config, plan); !ok) return tl::unexpected(ok.error());
+  if (const Status ok = check_programs(config, now->plan); !ok) return tl::unexpected(ok.error());
   stop_on_signals();
   const BenchReaders readers = bench_readers(asked->options.threads);
+  const auto tools = prepare_sweep(*store, readers);
+  if (!tools) return tl::unexpected(tools.error());
   Progress progress(asked->options.show_progress);
   const bool lines = !asked->options.quiet && !asked->options.show_progress;
   SweepTerms terms;
+  terms.tools = &*tools;
   terms.readers = &readers;
   terms.stop = &stop_asked;
   terms.progress = [&](const SweepProgress& p) {
     if (p.ended != nullptr && lines)
-      (void)write_all(
-          STDERR_FILENO,
-          fmt::format("[{}/{}] {}: {}; about {} left\n", p.done, p.all, p.what, outcome(*p.ended), duration(p.left_s)),
-          "standard error");
+      (void)write_all(STDERR_FILENO,
+                      fmt::format("[{}/{}] {}: {}; about {} left\n", p.done, p.all, p.what,
+                                  outcome(config.store, *p.ended), duration(p.left_s)),
+                      "standard error");
     progress.stage(
         fmt::format("{} of {}, about {} left: {}", std::min(p.done + 1, p.all), p.all, duration(p.left_s), p.what));
     progress.update(p.done, p.all);
   };
   const double budget = asked->terms.budget_s > 0 ? asked->terms.budget_s : config.budget_s;
   const auto begin = std::chrono::steady_clock::now();
-  auto result = sweep(config, *estimator, plan, *store, terms);
+  auto result = sweep(config, *estimator, now->plan, *store, terms);
   if (!result) return tl::unexpected(result.error());
   // What nobody had timed was guessed: what the runs left of the budget is given out again, by what they took.
   while (budget > 0 && !asked->terms.repeat && !result->stopped) {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
     asked->terms.budget_s = std::max(1e-3, budget - taken.count());
-    rows = store->rows();
-    if (!rows) return tl::unexpected(rows.error());
-    if (const Status ok = estimator->fit(*rows); !ok) return tl::unexpected(ok.error());
-    plan = plan_runs(config, *estimator, *rows, asked->terms);
-    if (plan.order.empty()) break;
-    const auto more = sweep(config, *estimator, plan, *store, terms);
+    now = standing(*asked, *estimator, store->rows());
+    if (!now) return tl::unexpected(now.error());
+    if (now->plan.order.empty()) break;
+    const auto more = sweep(config, *estimator, now->plan, *store, terms);
     if (!more) return tl::unexpected(more.error());
     *result += *more;
     if (more->ran == 0) break;
@@ -194,17 +226,10 @@ Result<int> run_bench_run(const Args& args) {
   if (nothing)
     result->notes.add("measured-already", Severity::info, static_cast<std::uint64_t>(measured), "",
                       "nothing was left to run; --repeat runs them again");
-  BenchFacts facts;
-  auto all = store->rows();
-  if (!all) return tl::unexpected(all.error());
-  facts.rows = std::move(*all);
-  if (const Status ok = estimator->fit(facts.rows); !ok) return tl::unexpected(ok.error());
   asked->terms.repeat = false;
-  const RunPlan left = plan_runs(config, *estimator, facts.rows, asked->terms);
-  facts.entries = entries_of(left, facts.rows, *estimator);
-  facts.has_platform = estimator->has_platform();
-  facts.compare_cpu = asked->config.compare_cpu;
-  facts.fitted = estimator->fitted();
+  now = standing(*asked, *estimator, store->rows());
+  if (!now) return tl::unexpected(now.error());
+  const BenchFacts facts = facts_of(*asked, *estimator, *now);
   const auto status = emit(bench_run_document(config, *result, facts), asked->options);
   if (!status) return status;
   return result->stopped ? kIncomplete : *status;
@@ -217,22 +242,19 @@ Result<int> run_bench_report(const Args& args) {
   auto estimator = RunEstimator::of(config);
   if (!estimator) return tl::unexpected(estimator.error());
   const auto store = ResultStore::open(config.store, false);
-  if (!store) return fail(store.error().what, store.error().where, "`orrery bench run` makes it");
-  BenchFacts facts;
-  auto rows = store->rows();
-  if (!rows) return tl::unexpected(rows.error());
-  facts.rows = std::move(*rows);
-  if (const Status ok = estimator->fit(facts.rows); !ok) return tl::unexpected(ok.error());
-  const RunPlan plan = plan_runs(config, *estimator, facts.rows, asked->terms);
-  facts.entries = entries_of(plan, facts.rows, *estimator);
+  if (!store) {
+    const bool none = ::access(config.store.c_str(), F_OK) != 0 && errno == ENOENT;
+    return fail(store.error().what, store.error().where, none ? "`orrery bench run` makes it" : store.error().advice);
+  }
+  auto now = standing(*asked, *estimator, store->rows());
+  if (!now) return tl::unexpected(now.error());
+  BenchFacts facts = facts_of(*asked, *estimator, *now);
   std::erase_if(facts.entries, [&](const BenchEntry& e) { return !is_meant(e.run.id(), asked->terms); });
-  facts.has_platform = estimator->has_platform();
-  facts.compare_cpu = asked->config.compare_cpu;
-  facts.fitted = estimator->fitted();
   if (const Status ok = finish_facts(*store, facts); !ok) return tl::unexpected(ok.error());
   if (args.has("--against")) {
     const auto old_store = ResultStore::open(args.value("--against"), false);
-    if (!old_store) return fail(old_store.error().what, "--against " + old_store.error().where);
+    if (!old_store)
+      return fail(old_store.error().what, "--against " + old_store.error().where, old_store.error().advice);
     auto before = old_store->rows();
     if (!before) return tl::unexpected(before.error());
     auto operators = old_store->operators();
@@ -263,7 +285,8 @@ std::vector<OptionSpec> bench_runs_options() {
       {"--unfit", "", "run what does not fit by the estimate, too"},
       {"--repeat", "", "run: what is measured already again; the newest result counts"},
       {"--time-budget", "S", "seconds that the runs may take together: the most informative are chosen", Takes::word},
-      {"--against", "OLD.db", "report: compare with an older store; what became slower is exit status 1", Takes::file},
+      {"--against", "OLD.db",
+       "report: compare with an older store; what became slower is exit status 1, nothing to compare 2", Takes::file},
       {"--html", "FILE", "report: write one self-contained page, tables and plots", Takes::file}};
 }
 

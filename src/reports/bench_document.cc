@@ -99,6 +99,13 @@ void note_what_may_be_larger(Document& d, const BenchFacts& facts) {
                   "the search ended at largest_batch, not for want of memory: more may fit");
 }
 
+void note_what_was_dropped(Document& d, const BenchFacts& facts) {
+  for (const BenchEntry& e : facts.entries)
+    if (e.row && !e.row->dropped.empty())
+      d.notes.add("dropped-lines", Severity::warning, 1, e.run.id() + ": " + e.row->dropped,
+                  "runs whose reports have steps below 1 us (no step time), or numbers that cannot be");
+}
+
 // One slow step of a few turns a mean, and many of them a median.
 void note_what_is_noisy(Document& d, const BenchFacts& facts) {
   for (const BenchEntry& e : facts.entries)
@@ -151,7 +158,7 @@ Document bench_run_document(const BenchConfig& config, const SweepResult& result
                {{.key = "reading_s", .title = "reading logs and traces s", .digits = 1}, result.after_s},
                {{.key = "store"}, config.store}});
   add_bench_runs(d, facts, false);
-  add_if_any(d, bench_failures(facts));
+  add_bench_failures(d, config, facts);
   d.sections.push_back(bench_states(facts));
   d.notes.merge(result.notes);
   note_what_is_over_the_budget(d, facts);
@@ -159,6 +166,7 @@ Document bench_run_document(const BenchConfig& config, const SweepResult& result
   note_what_was_measured_otherwise(d, facts);
   note_what_is_not_estimated(d, facts);
   note_what_is_noisy(d, facts);
+  note_what_was_dropped(d, facts);
   return d;
 }
 
@@ -196,7 +204,7 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
   if (!facts.compared.empty()) d.sections.push_back(bench_compared(facts, false));
   add_if_any(d, bench_compared(facts, true));
   add_bench_runs(d, facts, false);
-  add_if_any(d, bench_failures(facts));
+  add_bench_failures(d, config, facts);
   d.sections.push_back(bench_states(facts));
   add_if_any(d, bench_throughput(facts));
   add_if_any(d, bench_scaling(facts));
@@ -217,6 +225,7 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
   note_what_was_measured_otherwise(d, facts);
   note_what_is_not_estimated(d, facts);
   note_what_is_noisy(d, facts);
+  note_what_was_dropped(d, facts);
   const NoiseCheck noise = noise_of(facts.rows);
   if (noise.drifts)
     d.notes.add("drift", Severity::warning, 1,

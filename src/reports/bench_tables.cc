@@ -12,6 +12,8 @@
 namespace orrery {
 namespace {
 
+constexpr std::size_t kMostFailures = 10;  // reasons that people are shown
+
 Cell cell(const std::optional<double>& x) { return known_cell(x.has_value(), x.value_or(0)); }
 Cell positive(double x) { return known_cell(x > 0, x); }
 
@@ -210,7 +212,7 @@ Section bench_states(const BenchFacts& facts) {
   return s;
 }
 
-Section bench_failures(const BenchFacts& facts) {
+void add_bench_failures(Document& d, const BenchConfig& config, const BenchFacts& facts) {
   struct Failure {
     std::int64_t runs = 0;
     const BenchEntry* first = nullptr;
@@ -221,10 +223,35 @@ Section bench_failures(const BenchFacts& facts) {
     Failure& f = by_reason[{e.state, e.reason}];
     if (f.runs++ == 0) f.first = &e;
   }
-  Section s{.key = "failures", .title = "What did not end well", .table = {}};
-  s.table.columns = {{.key = "state"}, {.key = "reason"}, {.key = "runs"}, {.key = "first"}};
-  for (const auto& [why, f] : by_reason) s.table.rows.push_back({why.first, why.second, f.runs, f.first->run.id()});
-  return s;
+  if (by_reason.empty()) return;
+  Section all{.key = "failures", .title = "", .table = {}};
+  all.table.columns = {{.key = "state"},      {.key = "reason"}, {.key = "runs"},
+                       {.key = "root_cause"}, {.key = "first"},  {.key = "logs"}};
+  std::vector<Section> people;
+  for (const auto& [why, f] : by_reason) {
+    const RunRow& r = *f.first->row;
+    const std::string logs = logs_of(config.store, r);
+    all.table.rows.push_back({why.first, why.second, f.runs, r.root_cause, f.first->run.id(), logs});
+    if (people.size() == kMostFailures) continue;
+    Section s{.key = "shown_failure", .title = "What did not end well: " + why.first, .single = true, .table = {}};
+    s.table.rows.emplace_back();
+    const auto line = [&](const char* name, Cell value) {
+      s.table.columns.push_back({.key = name, .text_only = true});
+      s.table.rows.front().push_back(std::move(value));
+    };
+    line("reason", why.second);
+    if (!r.root_cause.empty()) line("detail", r.root_cause);
+    if (!r.advice.empty()) line("advice", r.advice);
+    line("runs", f.runs);
+    line(f.runs > 1 ? "the first" : "run", f.first->run.id());
+    line("logs", logs);
+    people.push_back(std::move(s));
+  }
+  d.sections.push_back(std::move(all));
+  for (Section& s : people) d.sections.push_back(std::move(s));
+  if (by_reason.size() > kMostFailures)
+    d.notes.add("more-failures", Severity::info, by_reason.size() - kMostFailures, "",
+                "further reasons why runs did not end well: \"failures\" of --json or --csv has them all");
 }
 
 Section bench_throughput(const BenchFacts& facts) {

@@ -11,7 +11,9 @@ Cell known_cell(bool known, double x);  // else an empty one
 // All runs for tools; for people those that no rule refused, and the rules that refused others.
 void add_bench_runs(Document& d, const BenchFacts& facts, bool plan);
 Section bench_states(const BenchFacts& facts);
-Section bench_failures(const BenchFacts& facts);  // what did not end well, and why: the first of each reason
+// What did not end well, and why: the first of each reason, with the place of its logs. For people line by line:
+// nothing of it is cut.
+void add_bench_failures(Document& d, const BenchConfig& config, const BenchFacts& facts);
 Section bench_throughput(const BenchFacts& facts);
 Section bench_scaling(const BenchFacts& facts);
 Section bench_shares(const BenchFacts& facts, const std::string& level);
