@@ -6,6 +6,7 @@
 
 #include "bench_fixture.h"
 #include "cli_run.h"
+#include "processes/child.h"
 #include "processes/find.h"
 
 namespace orrery::test {
@@ -205,6 +206,40 @@ TEST(CliBenchSettings, NothingOfARunOutlivesIt) {
       EXPECT_TRUE(processes_with("ORRERY_BENCH_RUN", dir / ("m.db.d/runs/" + std::string(run))).empty()) << ends;
   }
   EXPECT_TRUE(fs::exists(dir.path / "m.db.d/runs/000002"));
+}
+
+// With a session and an environment of its own nothing but its parent tells whose it is.
+TEST(CliBenchSettings, NothingThatCleanedItsEnvironmentOutlivesARun) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  for (const char* const ends : {"echo took 1; echo took 1", "kill -9 $$"}) {
+    write_text(config, matrix("",
+                              "argv = [\"sh\", \"-c\", '''env -i setsid sh -c "
+                              "\"echo \\$\\$ >{directory}/pid; exec sleep 3600\" & "
+                              "while [ ! -s {directory}/pid ]; do sleep 0.01; done; " +
+                                  std::string(ends) + "''']\n"));
+    ASSERT_EQ(orrery("bench run '" + config + "' --quiet --repeat --runs s8").status, 0);
+  }
+  for (const char* const run : {"000001", "000002"}) {
+    const std::string pid = read_file(dir / ("m.db.d/runs/" + std::string(run) + "/pid"));
+    ASSERT_FALSE(pid.empty());
+    EXPECT_TRUE(session_members(std::stoi(pid)).empty()) << pid;
+  }
+}
+
+// 256 MiB for some hundredths of a second: the kernel keeps what no sample sees.
+TEST(CliBenchSettings, TheMemoryOfARunThatIsOverInAMomentIsKnown) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config, matrix("",
+                            "argv = [\"sh\", \"-c\", \"dd if=/dev/zero of=/dev/null bs=256M count=1; "
+                            "echo took 1; echo took 1\"]\n"));
+  const Json d = document(orrery("bench run '" + config + "' --json --quiet --runs s8"));
+  for (const Json& run : d["runs"])
+    if (run["seq_length"] == 8) {
+      EXPECT_EQ(run["state"], "done") << run;
+      EXPECT_NEAR(run["host_memory_gib"].get<double>() * 1024, 258, 10);
+    }
 }
 
 }  // namespace
