@@ -43,6 +43,30 @@ TEST(CliBenchSettings, OperatorsUnderALimitOfMemory) {
   EXPECT_FALSE(document(orrery("bench report '" + config + "' --json"))["operators"].empty());
 }
 
+// Before anything is measured, by the plan as well.
+TEST(CliBenchSettings, OptionsOfOperatorsAreCheckedFirst) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  const auto with = [&](const std::string& options, const std::string& task = "operators") {
+    write_text(config, "[bench]\noperator_options = " + options + "\n[[matrix]]\ntask = \"" + task +
+                           "\"\nmodel = \"tiny\"\n" + kTiny);
+    return "bench plan '" + config + "' --quiet";
+  };
+  for (const auto& [options, says] : {std::pair<std::string, std::string>{R"(["--sizes", "huge"])", "--sizes"},
+                                      {R"(["--size", "tiny"])", "unknown option --size"},
+                                      {R"(["--gemm", "8x8"])", "not a shape: 8x8"},
+                                      {R"(["--only", "all_reduce"])", "a collective needs ranks"},
+                                      {R"(["-o", "x.csv"])", "option -o is given twice"},
+                                      {R"(["--repeat"])", "is of other parts of bench"},
+                                      {R"(["tiny"])", "takes no operand"}}) {
+    expect_refused(with(options), says);
+    expect_refused(with(options), "m.toml: operator_options: ");
+  }
+  EXPECT_EQ(orrery(with(R"(["--sizes", "tiny", "--platform-file", "p.toml"])")).status, 0);
+  EXPECT_FALSE(fs::exists("p.toml"));
+  EXPECT_EQ(orrery(with(R"(["--sizes", "huge"])", "pretrain")).status, 0) << "no run has them";
+}
+
 // A minute is taken for what nobody has timed: one such run would be all that such a budget has room for.
 TEST(CliBenchSettings, WhatRunsLeaveOfABudgetIsGivenOutAgain) {
   const TempDir dir;
