@@ -511,7 +511,8 @@ TEST(BenchEstimate, RanksThatACpuWasNotMeasuredWith) {
   const auto runs = expand(c).runs;
   EXPECT_EQ(e->estimate_of(runs[0]).unknown, "");
   EXPECT_EQ(e->estimate_of(runs[1]).unknown,
-            "2 ranks, and here is a machine of 1 (measure so many together: orrery bench ops --ranks 2 --platform-file "
+            "2 ranks are asked for, the facts of here are of 1 (measure so many together: orrery bench ops --ranks 2 "
+            "--platform-file "
             "FILE.toml)");
   std::filesystem::remove(platform);
 }

@@ -171,6 +171,12 @@ TEST(CliCalibrateTables, RefusedInOneLine) {
   expect_refused(job + (f.dir / "bad.csv"), "line 7: '1x1' is not a shape");
   expect_refused("estimate train " + std::string(kModel) + "--platform dgx-h100 --calibrate " + (f.dir / "ops.csv"),
                  "the table is of a CPU");
+  for (const std::string& command : {std::string("estimate train --gpus 3 "), std::string("plan --gpus 3 ")})
+    expect_refused(command +
+                       "--model gpt --shape layers=2,hidden=256,heads=4,vocab=2000 --precision fp32 --framework ddp "
+                       "--seq-length 128 --platform " +
+                       (f.dir / "here.toml"),
+                   "orrery bench ops --ranks 3 --platform-file");
   expect_refused("estimate ops --platform dgx-h100 --gemm 64x64x64 --calibrate " + (f.dir / "ops.csv"), "--calibrate");
 }
 

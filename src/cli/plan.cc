@@ -52,6 +52,8 @@ Result<int> run_plan(const Args& given) {
 
   EstimateJob whole = described->job;  // on all GPUs: costs tell how many ranks there are
   whole.tp = whole.pp = whole.cp = 1, whole.dp = space.gpus;
+  // No layout changes that.
+  if (const Status ok = check(whole); !ok && ok.error().where == "--gpus") return tl::unexpected(ok.error());
   JobCosts costs = costs_of(whole);
   Calibration calibration;
   if (const auto ok = calibrate_by(args, *options, described->job, costs, calibration, described->assumptions); !ok)
