@@ -497,6 +497,27 @@ TEST(BenchEstimate, LargerThanTheGpuDoesNotFitAndTheLargestBatchDoes) {
   EXPECT_FALSE(e->estimate_of(more).fits);
 }
 
+// A CPU that was measured alone says nothing of two ranks: what to do stands beside it.
+TEST(BenchEstimate, RanksThatACpuWasNotMeasuredWith) {
+  const std::string platform = ::testing::TempDir() + "one-rank.toml";
+  std::ofstream(platform) << "[platform]\nname = \"here\"\nsource = \"a test\"\nsure = \"stated\"\ngpus_per_node = 1\n"
+                             "nvlink_gb_per_s = 0\n[gpu]\narch = \"CPU\"\nsms = 1\nfp32_tflops = 0.1\n"
+                             "memory_gib = 16\nmemory_gb_per_s = 20\npcie_gb_per_s = 10\npcie_p2p = true\n"
+                             "[host]\ncores = 2\nmemory_gb_per_s = 20\n";
+  BenchConfig c =
+      parsed("[bench]\nplatform = \"" + platform +
+             "\"\n[[matrix]]\ntask = \"pretrain\"\nmodel = \"tiny\"\nprecision = \"fp32\"\ngpus = [1, 2]\n");
+  auto e = RunEstimator::of(c);
+  ASSERT_TRUE(e) << e.error().line();
+  const auto runs = expand(c).runs;
+  EXPECT_EQ(e->estimate_of(runs[0]).unknown, "");
+  EXPECT_EQ(e->estimate_of(runs[1]).unknown,
+            "2 ranks are asked for, the facts of here are of 1 (measure so many together: orrery bench ops --ranks 2 "
+            "--platform-file "
+            "FILE.toml)");
+  std::filesystem::remove(platform);
+}
+
 TEST(BenchEstimate, GenerationReadsTheWeightsOnceAToken) {
   BenchConfig c = parsed(
       "[bench]\nplatform = \"a800-8x\"\noutput_tokens = 65\n[[matrix]]\ntask = \"inference\"\n"

@@ -2,15 +2,21 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
+
+#include "processes/orphans.h"
 
 namespace orrery {
 namespace {
@@ -179,6 +185,39 @@ TEST_F(ChildTest, DiesWithItsParent) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_TRUE(session_members(child).empty());
   EXPECT_TRUE(wait_child({parent, start_time_of(parent)}, 30).has_value());
+}
+
+// In a process of its own, which nobody else has given children.
+TEST_F(ChildTest, WhatLeftSessionAndEnvironmentIsFoundAndReaped) {
+  const std::string leaves = "env -i setsid sh -c 'echo $$ >" + file("pid") + "; exec sleep 600' & while [ ! -s " +
+                             file("pid") + " ]; do sleep 0.01; done; (exit 3) &";
+  const pid_t self = ::fork();
+  if (self == 0) {
+    int wrong = 0;
+    {
+      Orphans orphans;
+      const auto child = start_child({.argv = {"sh", "-c", leaves}});
+      if (!child || !wait_child(*child, 60)) ::_exit(100);
+      const pid_t left = number_in(file("pid"));
+      const std::vector<pid_t> alive = orphans.left();
+      if (std::find(alive.begin(), alive.end(), left) == alive.end()) wrong |= 1;
+      if (!orphans.end()) wrong |= 2;
+      if (!session_members(left).empty()) wrong |= 4;
+      if (::waitpid(-1, nullptr, WNOHANG) != -1 || errno != ECHILD) wrong |= 8;  // no zombie either
+      if (orphans.peak_bytes() <= 0) wrong |= 16;
+    }
+    int on = 1;
+    if (::prctl(PR_GET_CHILD_SUBREAPER, &on) != 0 || on != 0) wrong |= 32;
+    // Beside another child it is not known whose an orphan is.
+    const auto other = start_child({.argv = {"sleep", "600"}});
+    Orphans none;
+    if (!other || !none.left().empty() || !none.end() || !is_alive(*other)) wrong |= 64;
+    if (other) stop_session(*other, 0);
+    ::_exit(wrong);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(self, &status, 0), self);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "bench_fixture.h"
 #include "cli_run.h"
+#include "processes/child.h"
 #include "processes/find.h"
 
 namespace orrery::test {
@@ -40,6 +41,30 @@ TEST(CliBenchSettings, OperatorsUnderALimitOfMemory) {
   for (const char* const of_training : {"batch", "seq_length", "precision", "techniques"})
     EXPECT_TRUE(run[of_training].is_null()) << of_training;
   EXPECT_FALSE(document(orrery("bench report '" + config + "' --json"))["operators"].empty());
+}
+
+// Before anything is measured, by the plan as well.
+TEST(CliBenchSettings, OptionsOfOperatorsAreCheckedFirst) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  const auto with = [&](const std::string& options, const std::string& task = "operators") {
+    write_text(config, "[bench]\noperator_options = " + options + "\n[[matrix]]\ntask = \"" + task +
+                           "\"\nmodel = \"tiny\"\n" + kTiny);
+    return "bench plan '" + config + "' --quiet";
+  };
+  for (const auto& [options, says] : {std::pair<std::string, std::string>{R"(["--sizes", "huge"])", "--sizes"},
+                                      {R"(["--size", "tiny"])", "unknown option --size"},
+                                      {R"(["--gemm", "8x8"])", "not a shape: 8x8"},
+                                      {R"(["--only", "all_reduce"])", "a collective needs ranks"},
+                                      {R"(["-o", "x.csv"])", "option -o is given twice"},
+                                      {R"(["--repeat"])", "is of other parts of bench"},
+                                      {R"(["tiny"])", "takes no operand"}}) {
+    expect_refused(with(options), says);
+    expect_refused(with(options), "m.toml: operator_options: ");
+  }
+  EXPECT_EQ(orrery(with(R"(["--sizes", "tiny", "--platform-file", "p.toml"])")).status, 0);
+  EXPECT_FALSE(fs::exists("p.toml"));
+  EXPECT_EQ(orrery(with(R"(["--sizes", "huge"])", "pretrain")).status, 0) << "no run has them";
 }
 
 // A minute is taken for what nobody has timed: one such run would be all that such a budget has room for.
@@ -250,6 +275,40 @@ TEST(CliBenchSettings, NothingOfARunOutlivesIt) {
       EXPECT_TRUE(processes_with("ORRERY_BENCH_RUN", dir / ("m.db.d/runs/" + std::string(run))).empty()) << ends;
   }
   EXPECT_TRUE(fs::exists(dir.path / "m.db.d/runs/000002"));
+}
+
+// With a session and an environment of its own nothing but its parent tells whose it is.
+TEST(CliBenchSettings, NothingThatCleanedItsEnvironmentOutlivesARun) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  for (const char* const ends : {"echo took 1; echo took 1", "kill -9 $$"}) {
+    write_text(config, matrix("",
+                              "argv = [\"sh\", \"-c\", '''env -i setsid sh -c "
+                              "\"echo \\$\\$ >{directory}/pid; exec sleep 3600\" & "
+                              "while [ ! -s {directory}/pid ]; do sleep 0.01; done; " +
+                                  std::string(ends) + "''']\n"));
+    ASSERT_EQ(orrery("bench run '" + config + "' --quiet --repeat --runs s8").status, 0);
+  }
+  for (const char* const run : {"000001", "000002"}) {
+    const std::string pid = read_file(dir / ("m.db.d/runs/" + std::string(run) + "/pid"));
+    ASSERT_FALSE(pid.empty());
+    EXPECT_TRUE(session_members(std::stoi(pid)).empty()) << pid;
+  }
+}
+
+// 256 MiB for some hundredths of a second: the kernel keeps what no sample sees.
+TEST(CliBenchSettings, TheMemoryOfARunThatIsOverInAMomentIsKnown) {
+  const TempDir dir;
+  const std::string config = dir / "m.toml";
+  write_text(config, matrix("",
+                            "argv = [\"sh\", \"-c\", \"dd if=/dev/zero of=/dev/null bs=256M count=1; "
+                            "echo took 1; echo took 1\"]\n"));
+  const Json d = document(orrery("bench run '" + config + "' --json --quiet --runs s8"));
+  for (const Json& run : d["runs"])
+    if (run["seq_length"] == 8) {
+      EXPECT_EQ(run["state"], "done") << run;
+      EXPECT_NEAR(run["host_memory_gib"].get<double>() * 1024, 258, 10);
+    }
 }
 
 }  // namespace

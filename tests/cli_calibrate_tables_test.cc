@@ -85,6 +85,55 @@ TEST(CliCalibrateTables, ATableIsTakenAndStepsPullTheEstimate) {
   EXPECT_GT(by_steps["calibrated_steps"][1]["after_ms"], by_steps["calibrated_steps"][1]["before_ms"]);
 }
 
+// What a table does not tell well is told: rows that varied, and products far above what was measured.
+TEST(CliCalibrateTables, NoisyRowsAndProductsBeyondTheTableAreNoted) {
+  const Files f;
+  const auto note = [&](const std::string& options, const std::string& name) {
+    const Json j = answer("estimate train " + f.job() + options);
+    for (const Json& n : j["notes"])
+      if (n["name"] == name) return n;
+    return Json();
+  };
+  const std::string by_table = "--calibrate " + (f.dir / "ops.csv");
+  EXPECT_TRUE(note(by_table, "noisy-rows").is_null());
+  EXPECT_TRUE(note(by_table, "beyond-the-table").is_null());
+  write_text(f.dir / "noisy.csv",
+             "operator,shape,dtype,time_us,least_us,spread_pct,noisy,threads,ranks,device,machine\n"
+             "gemm,64x64x64,fp32,10,9,3,false,1,1,cpu,made\n"
+             "gemm,96x96x96,fp32,30,15,8,true,1,1,cpu,made\n"
+             "gemm,128x128x128,fp32,60,50,20,,1,1,cpu,made\n"
+             "add,65536,fp32,20,19,1,false,1,2,cpu,made\n");
+  const std::string by_noisy = "--calibrate " + (f.dir / "noisy.csv");
+  const Json noisy = note(by_noisy, "noisy-rows");
+  ASSERT_FALSE(noisy.is_null());
+  EXPECT_EQ(noisy["count"], 2);
+  EXPECT_NE(noisy["first"].get<std::string>().find("gemm-fp32 96x96x96"), std::string::npos) << noisy;
+  // 256 tokens of 256 by 2 * 688, against 128^3: 43 times; those of the attention are smaller.
+  const Json beyond = note(by_noisy, "beyond-the-table");
+  ASSERT_FALSE(beyond.is_null());
+  EXPECT_GE(beyond["count"], 3);
+  EXPECT_NE(beyond["first"].get<std::string>().find(" times the work of 128x128x128"), std::string::npos) << beyond;
+}
+
+// A rate of a thousandth is not printed as 0.0.
+TEST(CliCalibrateTables, RatesOfACpuArePrintedWithEnoughDigits) {
+  const Files f;
+  std::string slow = kPlatform;
+  slow.replace(slow.find("fp32_tflops = 0.1"), 17, "fp32_tflops = 0.02");
+  write_text(f.dir / "here.toml", slow);
+  const Json j = answer("estimate train " + f.job());
+  ASSERT_LT(j["tflops_per_gpu"], 0.05);
+  const std::string text = orrery("estimate train " + f.job()).out;
+  const std::size_t at = text.find("hardware TFLOP/s");
+  ASSERT_NE(at, std::string::npos) << text;
+  const std::string line = text.substr(at, text.find('\n', at) - at);
+  EXPECT_NE(line.find(" 0.0"), std::string::npos) << line;
+  EXPECT_NEAR(std::stod(line.substr(line.find(" 0.0"))), j["hardware_tflops_per_gpu"].get<double>(), 1e-4) << line;
+  const std::string ops =
+      orrery("estimate ops --precision fp32 --gemm 64x64x64 --platform " + (f.dir / "here.toml")).out;
+  EXPECT_EQ(ops.find(" 0.0 "), std::string::npos) << ops;
+}
+
 TEST(CliCalibrateTables, TheReportOfBench) {
   const Files f;
   write_text(f.dir / "report.json", R"({"orrery": "0.1.0", "command": "bench report", "runs": [
@@ -122,6 +171,12 @@ TEST(CliCalibrateTables, RefusedInOneLine) {
   expect_refused(job + (f.dir / "bad.csv"), "line 7: '1x1' is not a shape");
   expect_refused("estimate train " + std::string(kModel) + "--platform dgx-h100 --calibrate " + (f.dir / "ops.csv"),
                  "the table is of a CPU");
+  for (const std::string& command : {std::string("estimate train --gpus 3 "), std::string("plan --gpus 3 ")})
+    expect_refused(command +
+                       "--model gpt --shape layers=2,hidden=256,heads=4,vocab=2000 --precision fp32 --framework ddp "
+                       "--seq-length 128 --platform " +
+                       (f.dir / "here.toml"),
+                   "orrery bench ops --ranks 3 --platform-file");
   expect_refused("estimate ops --platform dgx-h100 --gemm 64x64x64 --calibrate " + (f.dir / "ops.csv"), "--calibrate");
 }
 

@@ -224,6 +224,8 @@ std::optional<double> load_average() {
   return x;
 }
 
+double resident_bytes() { return kilobytes("/proc/self/status", "VmRSS").value_or(0); }
+
 std::string environment_json(const DeviceLibrary* devices, const std::string& worker, bool here) {
   Json j;
   j["orrery"] = ORRERY_VERSION;
@@ -263,7 +265,7 @@ std::string environment_alone(const std::string& environment) {
 
 // ---- samples ----
 
-constexpr std::int64_t kMembersEvery = 4;
+constexpr std::int64_t kMembersEvery = 4, kMembersAtFirst = 5;  // samples
 constexpr std::int64_t kClockEvery = 8;  // samples: the kernel asks every processor for its clock
 
 std::optional<double> joules_between(const std::vector<double>& before, const std::vector<double>& now) {
@@ -289,7 +291,7 @@ void Sampler::sample() {
   if (child_.pid <= 0) return;  // it runs elsewhere: this machine's clocks and watts are not its own
   double host = 0;
   // Every process of the machine is looked at for that: not each time.
-  if (samples_ % kMembersEvery == 0) {
+  if (samples_ < kMembersAtFirst || samples_ % kMembersEvery == 0) {
     members_ = session_members(child_.pid);
     // torchrun's ranks: sessions of their own.
     for (const pid_t pid : processes_with(mark_.first, mark_.second, child_.started))

@@ -90,6 +90,7 @@ class Sampler {
   std::chrono::steady_clock::time_point now_;
 };
 
+double resident_bytes();               // of this process; 0 = not known
 std::optional<double> load_average();  // of one minute
 std::string host_name();
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -22,6 +23,7 @@
 #include "bench/run_estimate.h"
 #include "costs/operator_table.h"
 #include "processes/find.h"
+#include "processes/orphans.h"
 
 namespace orrery {
 namespace {
@@ -33,8 +35,11 @@ constexpr double kGib = 1 << 30;
 constexpr std::size_t kMostOutput = std::size_t{64} << 20;
 constexpr std::string_view kNotMeasured = "asked-and-not-measured";  // the note's name
 constexpr double kGrace = 5;                                         // s, of a program that is told to end
-constexpr auto kPoll = std::chrono::milliseconds(50);
+constexpr auto kPoll = std::chrono::milliseconds(50), kPollAtFirst = std::chrono::milliseconds(10);
 constexpr double kSampleEvery = 0.5, kSampleEveryAtFirst = 0.1, kFirst = 2;  // s
+constexpr std::array kFirstSamples = {0.01, 0.02, 0.05, 0.1};                // s after the start
+// How far above what this process holds a child's count must be to be of what it became: both are not exact.
+constexpr double kAboveImage = 1.25;
 
 double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -42,6 +47,13 @@ double own_cpu_seconds() {
   timespec t{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) / 1e9;
+}
+
+// A run may be over in a moment.
+double next_sample(double now_s) {
+  for (const double s : kFirstSamples)
+    if (now_s < s) return s;
+  return now_s + (now_s < kFirst ? kSampleEveryAtFirst : kSampleEvery);
 }
 
 std::uint64_t size_of(const std::string& path) {
@@ -67,18 +79,28 @@ class Local final : public Execution {
     terms.output = directory + "/stdout.log";
     terms.errors = directory + "/stderr.log";
     terms.dies_with_parent = true;
+    image_bytes_ = resident_bytes();
+    orphans_.emplace();
     auto child = start_child(terms);
     if (!child) return tl::unexpected(child.error());
     child_ = *child;
     directory_ = directory;
     return {};
   }
-  std::optional<Exit> poll() override { return poll_child(child_); }
+  std::optional<Exit> poll() override {
+    orphans_->reap(child_);
+    auto exit = poll_child(child_);
+    if (!exit) return exit;
+    if (static_cast<double>(exit->peak_bytes) <= kAboveImage * image_bytes_) exit->peak_bytes = 0;
+    exit->peak_bytes = std::max(exit->peak_bytes, orphans_->peak_bytes());
+    return exit;
+  }
   std::string stop() override {
     const bool session = stop_session(child_, kGrace);
-    // In sessions of their own.
-    if (kill_processes_with(kRunVariable, directory_) && session) return "";
-    return processes_left(child_, directory_);
+    // In sessions of their own, some with environments of their own.
+    const bool marked = kill_processes_with(kRunVariable, directory_), orphans = orphans_->end();
+    if (session && marked && orphans) return "";
+    return processes_left(child_, directory_, orphans_->left());
   }
   Child child() const override { return child_; }
 
@@ -87,6 +109,8 @@ class Local final : public Execution {
   std::int64_t ranks_;
   Child child_;
   std::string directory_;
+  std::optional<Orphans> orphans_;
+  double image_bytes_ = 0;  // what this process held when it forked
 };
 
 // Those of the machine's devices that a run may use: what others draw and hold is not its own.
@@ -210,8 +234,9 @@ std::vector<OperatorRate> rates_of(const std::string& path) {
 
 }  // namespace
 
-std::string processes_left(const Child& child, const std::string& directory) {
+std::string processes_left(const Child& child, const std::string& directory, const std::vector<pid_t>& others) {
   std::vector<pid_t> pids = processes_with(kRunVariable, directory);
+  pids.insert(pids.end(), others.begin(), others.end());
   std::erase(pids, ::getpid());
   if (is_alive(child)) {
     const std::vector<pid_t> members = session_members(child.pid);
@@ -321,8 +346,8 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
     Sampler sampler(execution->child(), {kRunVariable, r.directory}, terms.devices,
                     devices_of(config, run, *launch, terms.devices));
     auto ran = Clock::now(), spoke = ran, looked = ran;
-    sampler.sample();    // a run may be over before the next
-    double sampled = 0;  // when
+    sampler.sample();  // a run may be over before the next
+    double due = next_sample(0);
     std::uint64_t said = 0;
     while (!(ending.exit = execution->poll())) {
       if (terms.stop != nullptr && *terms.stop) {
@@ -337,9 +362,9 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
         std::this_thread::sleep_for(kPoll);
         continue;
       }
-      if (const double now_s = since(ran); now_s - sampled >= (now_s < kFirst ? kSampleEveryAtFirst : kSampleEvery)) {
+      if (const double now_s = since(ran); now_s >= due) {
         sampler.sample();
-        sampled = now_s;
+        due = next_sample(now_s);
       }
       const std::uint64_t now = size_of(out) + size_of(err);
       if (now != said) {
@@ -354,12 +379,15 @@ Result<RunOutcome> measure(const BenchConfig& config, const BenchRun& run, const
         m.left = execution->stop();
         break;
       }
-      std::this_thread::sleep_for(kPoll);
+      std::this_thread::sleep_for(since(ran) < kFirstSamples.back() ? kPollAtFirst : kPoll);
     }
     // A rank may outlive the program that started it.
     if (ending.exit) m.left = execution->stop();
     r.seconds = since(ran);
     samples = sampler.result();
+    // What the largest of its processes had is known whenever it ended.
+    if (ending.exit && ending.exit->peak_bytes > 0)
+      samples.host_peak_bytes = larger(samples.host_peak_bytes, static_cast<double>(ending.exit->peak_bytes));
   }
   r.overhead_s = own_cpu_seconds() - cpu_before;
   if (!m.left.empty()) return m;  // the next runner ends it, and measures again

@@ -41,9 +41,9 @@ class Execution {
 };
 std::unique_ptr<Execution> local_execution(double memory_limit_gib, std::int64_t ranks);
 
-// Of a run of this machine: what still lives of its session and of what has its directory in its environment, in words;
-// "" = nothing.
-std::string processes_left(const Child& child, const std::string& directory);
+// Of a run of this machine: what still lives of its session, of what has its directory in its environment and of
+// `others`, in words; "" = nothing.
+std::string processes_left(const Child& child, const std::string& directory, const std::vector<pid_t>& others = {});
 
 struct RunTerms {
   std::string workers;  // directory of the scripts, absolute

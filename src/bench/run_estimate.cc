@@ -46,6 +46,9 @@ EngineFacts eager_loop(const BenchRun& run) {
   return e;
 }
 
+// With what to do about it.
+std::string said(const Error& e) { return e.advice.empty() ? e.what : e.what + " (" + e.advice + ")"; }
+
 std::string why_unknown(const BenchRun& run) {
   if (run.task == BenchTask::operators) return "operators are measured, not estimated";
   if (run.framework == BenchFramework::trainer) return "the example trainer is none of the frameworks";
@@ -175,12 +178,12 @@ RunEstimate RunEstimator::training(const BenchRun& run) {
   RunEstimate out;
   EstimateJob job = job_of(run, *platform_, lora_rank_, prompt_tokens_);
   if (const Status ok = check(job); !ok) {
-    out.unknown = ok.error().what;
+    out.unknown = said(ok.error());
     return out;
   }
   auto by_tables = costs(job);
   if (!by_tables) {
-    out.unknown = by_tables.error().what;
+    out.unknown = said(by_tables.error());
     return out;
   }
   if (factors_) factors_->apply(*by_tables);
@@ -217,7 +220,7 @@ RunEstimate RunEstimator::generation(const BenchRun& given) const {
   }
   job.engine = eager_loop(run);
   if (const Status ok = check(job); !ok) {
-    out.unknown = ok.error().what;
+    out.unknown = said(ok.error());
     return out;
   }
   const StepCosts costs(job);

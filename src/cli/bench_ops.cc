@@ -9,6 +9,7 @@
 #include "base/output.h"
 #include "base/parallel.h"
 #include "base/progress.h"
+#include "cli/bench_runs.h"
 #include "cli/common_options.h"
 #include "cli/options.h"
 #include "cli/read_options.h"
@@ -411,6 +412,23 @@ std::vector<Example> bench_ops_examples() {
   return {{"Operators of this machine, as a table and as a platform:",
            "orrery bench ops --sizes tiny --budget 1 -o operators.csv --platform-file this-machine.toml"},
           {"Two processes and what they exchange:", "orrery bench ops --sizes tiny --budget 1 --ranks 2 --threads 1"}};
+}
+
+Status check_bench_ops(const std::vector<std::string>& words) {
+  const Command& bench = *find_command("bench");
+  std::vector<std::string> all = {"ops"};
+  all.insert(all.end(), words.begin(), words.end());
+  auto args = parse(bench, all);
+  if (!args) return tl::unexpected(args.error());
+  if (args->positional.size() > 1) return fail("takes no operand: " + args->positional[1], "bench ops");
+  for (const OptionSpec& of_runs : bench_runs_options())
+    if (args->has(of_runs.name)) return fail("is of other parts of bench", std::string(of_runs.name));
+  // Where they are written is a run's own directory, which there is not yet.
+  for (const char* const written : {"-o", "--platform-file"}) args->options.erase(written);
+  const auto options = understand(bench, *args);
+  if (!options) return tl::unexpected(options.error());
+  const auto asked = understood(*args, *options);
+  return asked ? Status{} : Status(tl::unexpected(asked.error()));
 }
 
 Result<int> run_bench_ops(const Args& args) {

@@ -14,6 +14,7 @@
 #include "base/output.h"
 #include "base/progress.h"
 #include "bench/sweep.h"
+#include "cli/bench_ops.h"
 #include "cli/bench_readers.h"
 #include "cli/common_options.h"
 #include "cli/options.h"
@@ -41,6 +42,25 @@ struct Asked {
   RunPlanTerms terms;
 };
 
+// Errors: a run of operators would be refused for its options as it begins.
+Status check_operators(const BenchConfig& c) {
+  for (const MatrixAxes& m : c.matrices) {
+    if (std::find(m.tasks.begin(), m.tasks.end(), BenchTask::operators) == m.tasks.end()) continue;
+    for (const std::int64_t ranks : m.gpus) {
+      BenchRun run;
+      run.task = BenchTask::operators, run.framework = BenchFramework::orrery, run.gpus = ranks;
+      const auto launch = launch_of(c, run, {}, "/", "/");
+      if (!launch) return tl::unexpected(launch.error());
+      constexpr std::ptrdiff_t kProgram = 3;  // orrery bench ops
+      const Status ok = check_bench_ops({launch->argv.begin() + kProgram, launch->argv.end()});
+      if (ok) continue;
+      const Error& e = ok.error();
+      return fail("operator_options: " + (e.where.empty() ? e.what : e.where + ": " + e.what), c.path, e.advice);
+    }
+  }
+  return {};
+}
+
 Result<Asked> understood(const Args& args) {
   Asked a;
   const auto options = understand(*find_command("bench"), args);
@@ -49,6 +69,7 @@ Result<Asked> understood(const Args& args) {
   auto config = read_bench_config(args.positional[1]);
   if (!config) return tl::unexpected(config.error());
   a.config = std::move(*config);
+  if (const Status ok = check_operators(a.config); !ok) return tl::unexpected(ok.error());
   if (args.has("--store")) a.config.store = args.value("--store");
   a.terms.only = args.value("--runs");
   a.terms.unfit = args.has("--unfit");

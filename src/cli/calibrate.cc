@@ -106,7 +106,7 @@ OptionSpec calibrate_option() {
 }
 
 Status calibrate_by(const Args& args, const RunOptions& options, const EstimateJob& job, JobCosts& costs,
-                    std::vector<Section>& sections, std::vector<std::string>& assumptions) {
+                    Calibration& out, std::vector<std::string>& assumptions) {
   if (!args.has("--calibrate")) return {};
   TableCalibration tables;
   std::vector<CalibrationStep> steps;
@@ -134,6 +134,8 @@ Status calibrate_by(const Args& args, const RunOptions& options, const EstimateJ
     if (!applied) return tl::unexpected(applied.error());
     facts = applied->facts;
     if (!applied->assumed.empty()) assumptions.push_back(applied->assumed);
+    out.notes = applied->notes;
+    out.largest = applied->largest;
   }
   if (!traces.empty())
     if (const Status ok = by_traces(traces, options, job, costs, facts); !ok) return ok;
@@ -153,8 +155,8 @@ Status calibrate_by(const Args& args, const RunOptions& options, const EstimateJ
     facts.insert(facts.end(), moved.begin(), moved.end());
     measured = steps_section(steps, before, *factors);
   }
-  sections.push_back(calibration_section(facts));
-  if (measured) sections.push_back(std::move(*measured));
+  out.sections.push_back(calibration_section(facts));
+  if (measured) out.sections.push_back(std::move(*measured));
   return {};
 }
 

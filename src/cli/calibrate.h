@@ -5,16 +5,23 @@
 
 #include "cli/options.h"
 #include "data/table.h"
+#include "estimate/calibrate_tables.h"
 #include "estimate/operations.h"
 
 namespace orrery {
 
 OptionSpec calibrate_option();
 
-// Nothing without --calibrate. Else `costs` are changed by what was measured, and sections say which facts were
-// replaced; `assumptions`: what was measured otherwise than the job is. Errors: files that cannot be read, traces that
+struct Calibration {
+  std::vector<Section> sections;  // which facts were replaced
+  Notes notes;
+  LargestProduct largest;  // of the tables, for note_beyond
+};
+
+// Nothing without --calibrate. Else `costs` are changed by what was measured; `assumptions`: what was measured
+// otherwise than the job is. Errors: files that cannot be read, traces that
 // cannot be taken apart; those of calibrate() and of TableCalibration; steps beside traces.
 Status calibrate_by(const Args& args, const RunOptions& options, const EstimateJob& job, JobCosts& costs,
-                    std::vector<Section>& sections, std::vector<std::string>& assumptions);
+                    Calibration& out, std::vector<std::string>& assumptions);
 
 }  // namespace orrery

@@ -64,7 +64,7 @@ Result<int> train(const Args& args, const RunOptions& options, bool finetune) {
   if (!described) return tl::unexpected(described.error());
   EstimateJob& job = described->job;
   JobCosts costs = costs_of(job);
-  std::vector<Section> calibration;
+  Calibration calibration;
   if (const auto ok = calibrate_by(args, options, job, costs, calibration, described->assumptions); !ok)
     return tl::unexpected(ok.error());
   if (described->largest_micro_batch) {
@@ -91,7 +91,9 @@ Result<int> train(const Args& args, const RunOptions& options, bool finetune) {
     scaling = std::move(*points);
   }
   Document d = estimate_document(job, e, scaling, described->assumptions);
-  for (Section& s : calibration) d.sections.push_back(std::move(s));
+  for (Section& s : calibration.sections) d.sections.push_back(std::move(s));
+  note_beyond(calibration.largest, job, costs, calibration.notes);
+  d.notes.merge(calibration.notes);
   const auto status = emit(d, options);
   if (!status) return status;
   return e.capacity_gib > 0 && !e.fits ? kIncomplete : *status;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <fstream>
@@ -10,6 +11,7 @@
 
 #include "estimate/ops.h"
 #include "facts/library.h"
+#include "reports/estimate.h"
 
 namespace orrery {
 namespace {
@@ -110,10 +112,13 @@ constexpr std::array<Kind, 6> kKinds = {{{"gemm", "gemm", "Matrix products"},
 Section section_of(const Kind& kind, const std::vector<OpsAnswer>& answers) {
   Section s{.key = std::string(kind.key), .title = std::string(kind.title), .table = {}};
   const bool work = kind.name == "gemm" || kind.name == "attention", transfer = kind.name == "collective";
+  double least = 1;  // TFLOP/s
+  for (const OpsAnswer& a : answers)
+    if (a.kind == kind.name && a.flops > 0) least = std::min(least, a.flops / a.ns / 1e3);
   s.table.columns = {{.key = "question", .json_only = true}, {.key = "platform"}, {.key = "shape"}};
   if (work) s.table.columns.push_back({.key = "precision"});
   s.table.columns.push_back({.key = "time_us", .title = "us", .digits = 2});
-  if (work) s.table.columns.push_back({.key = "tflops", .title = "TFLOP/s", .digits = 1});
+  if (work) s.table.columns.push_back({.key = "tflops", .title = "TFLOP/s", .digits = rate_digits(least)});
   s.table.columns.push_back({.key = "gb_per_s", .title = "GB/s", .digits = 1});
   if (transfer) s.table.columns.push_back({.key = "bus_gb_per_s", .title = "bus GB/s", .digits = 1});
   s.table.columns.push_back({.key = "error_pct", .title = "+- %", .digits = 0});

@@ -52,8 +52,10 @@ Result<int> run_plan(const Args& given) {
 
   EstimateJob whole = described->job;  // on all GPUs: costs tell how many ranks there are
   whole.tp = whole.pp = whole.cp = 1, whole.dp = space.gpus;
+  // No layout changes that.
+  if (const Status ok = check(whole); !ok && ok.error().where == "--gpus") return tl::unexpected(ok.error());
   JobCosts costs = costs_of(whole);
-  std::vector<Section> calibration;
+  Calibration calibration;
   if (const auto ok = calibrate_by(args, *options, described->job, costs, calibration, described->assumptions); !ok)
     return tl::unexpected(ok.error());
   const auto begin = std::chrono::steady_clock::now();
@@ -71,7 +73,9 @@ Result<int> run_plan(const Args& given) {
   if (batch.empty())
     d.notes.add("batch", Severity::info, 1, std::to_string(space.global_batch) + " sequences a step",
                 "four a GPU; --global-batch-size states another");
-  for (Section& s : calibration) d.sections.push_back(std::move(s));
+  for (Section& s : calibration.sections) d.sections.push_back(std::move(s));
+  note_beyond(calibration.largest, described->job, costs, calibration.notes);
+  d.notes.merge(calibration.notes);
   const auto status = emit(d, *options);
   if (!status) return status;
   return found.candidates.empty() || !found.candidates.front().fits ? kIncomplete : *status;

@@ -18,6 +18,9 @@ constexpr double kGemmDoubt = 0.2, kAttentionDoubt = 0.4, kMemoryDoubt = 0.5, kO
                  kDispatchDoubt = 0.7, kNetworkDoubt = 1.2, kEmulatedDoubt = 0.7;
 constexpr double kEmulatedDoubtAfter = 0.2;  // of the layouts' shares of the steps
 
+constexpr double kNoisySpread = 0.1;  // as `bench ops` calls a row noisy
+constexpr double kFarBeyond = 8;      // times the work of the largest product measured
+
 struct RowSums {  // of a table's rows: as measured, and as the laws before and after say
   double work = 0, measured = 0, before = 0, after = 0;
   std::uint64_t rows = 0;
@@ -86,6 +89,13 @@ Result<TableCalibration::Applied> TableCalibration::apply(const EstimateJob& job
   RowSums attention, memory;
   for (const OperatorRow& row : table.rows) {
     if (row.ranks != best->ranks) continue;
+    const double flops = 2 * row.size[0] * row.size[1] * row.size[2] * row.size[3];
+    if (row.kind == OperatorKind::gemm && flops > applied.largest.flops) applied.largest = {flops, shape_text(row)};
+    if (row.noisy || row.spread > kNoisySpread)
+      applied.notes.add("noisy-rows", Severity::warning, 1,
+                        fmt::format("{}: {} {}", where_[best->table], kernel_text(row), shape_text(row)),
+                        "measured times that vary by more than 10 %: they count with their quickest batch, and little; "
+                        "measure again on a quiet machine, or with a larger --budget of bench ops");
     RowSums* r = row.kind == OperatorKind::gemm        ? &products[static_cast<std::size_t>(row.precision)]
                  : row.kind == OperatorKind::attention ? &attention
                  : moves_memory(row.kind)              ? &memory
@@ -115,6 +125,33 @@ Result<TableCalibration::Applied> TableCalibration::apply(const EstimateJob& job
   applied.facts.push_back({"links inside a server", "GB/s", facts.intra.gb_per_s, net.intra.gb_per_s, seen});
   applied.facts.push_back({"start of a collective", "us", facts.small_ns / 1e3, net.small_ns / 1e3, seen});
   return applied;
+}
+
+void note_beyond(const LargestProduct& largest, const EstimateJob& job, const JobCosts& costs, Notes& notes) {
+  if (largest.flops <= 0) return;
+  double most = 0;
+  std::string first;
+  std::uint64_t beyond = 0;
+  const auto look = [&](const LayerWork& w) {
+    for (const auto* pass : {&w.forward, &w.backward})
+      for (const Operation& o : *pass) {
+        const double flops = 2 * o.batch * o.m * o.n * o.k;
+        if (flops <= kFarBeyond * largest.flops) continue;
+        ++beyond;
+        if (flops <= most) continue;
+        most = flops;
+        first = o.batch > 1 ? fmt::format("{:.0f}x{:.0f}x{:.0f}x{:.0f}", o.batch, o.m, o.n, o.k)
+                            : fmt::format("{:.0f}x{:.0f}x{:.0f}", o.m, o.n, o.k);
+      }
+  };
+  look(layer_work(job, costs, job.model.layers - 1));
+  look(head_work(job, costs));
+  if (beyond == 0) return;
+  notes.add("beyond-the-table", Severity::warning, beyond,
+            fmt::format("{} is {:.0f} times the work of {}, the largest measured", first, most / largest.flops,
+                        largest.shape),
+            "products of a layer and of the head whose time is drawn on from smaller ones: measure the job's own with "
+            "`orrery bench ops --model`, or larger --sizes");
 }
 
 void StepFactors::apply(JobCosts& c) const {

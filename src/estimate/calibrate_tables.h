@@ -7,10 +7,16 @@
 #include <vector>
 
 #include "costs/measured_operators.h"
+#include "data/notes.h"
 #include "estimate/calibrate.h"
 #include "estimate/estimate.h"
 
 namespace orrery {
+
+struct LargestProduct {  // of those that were measured; flops 0 = none was
+  double flops = 0;
+  std::string shape;
+};
 
 // What several tables of one device say, each of other ranks or threads.
 class TableCalibration {
@@ -22,6 +28,8 @@ class TableCalibration {
   struct Applied {
     std::vector<CalibratedFact> facts;
     std::string assumed;  // "" = nothing: of how many ranks the table is, where that is not the job's number
+    Notes notes;          // rows that are noisy
+    LargestProduct largest;
   };
   // Changes `costs`, which are those of `job`. On a CPU the rows of as many ranks as compute beside each other on a
   // server of the job are taken, else those of the nearest number; operators that were not measured keep their laws.
@@ -37,6 +45,9 @@ class TableCalibration {
   std::vector<std::string> where_;
   std::vector<Part> parts_;
 };
+
+// Products of the job far above the largest that was measured, as a note: their times are the law's, drawn on.
+void note_beyond(const LargestProduct& largest, const EstimateJob& job, const JobCosts& costs, Notes& notes);
 
 // A step of a job, measured.
 struct CalibrationStep {

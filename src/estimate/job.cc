@@ -235,6 +235,11 @@ Status check(const EstimateJob& job) {
   const std::int64_t joined = job.platform.nvlink_gb_per_s > 0
                                   ? std::max(job.platform.nvlink_domain, job.platform.gpus_per_node)
                                   : job.platform.gpus_per_node;
+  if (job.world() > joined && job.platform.nic_gb_per_s <= 0 && architecture_of(job.platform.gpu) == Architecture::cpu)
+    return fail(
+        fmt::format("{} ranks are asked for, the facts of {} are of {}", job.world(), job.platform.name, joined),
+        "--gpus",
+        fmt::format("measure so many together: orrery bench ops --ranks {} --platform-file FILE.toml", job.world()));
   if (job.world() > joined && job.platform.nic_gb_per_s <= 0)
     return fail(fmt::format("{} GPUs need {} servers, and the network of {} is not known", job.world(),
                             (job.world() + joined - 1) / joined, job.platform.name),

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -292,8 +293,13 @@ Result<Child> start_child(const ChildTerms& terms) {
 std::optional<Exit> poll_child(const Child& child) {
   int status = 0;
   pid_t ended = 0;
-  while ((ended = ::waitpid(child.pid, &status, WNOHANG)) < 0 && errno == EINTR) continue;
-  if (ended == child.pid) return exit_of(status);
+  rusage used{};
+  while ((ended = ::wait4(child.pid, &status, WNOHANG, &used)) < 0 && errno == EINTR) continue;
+  if (ended == child.pid) {
+    Exit exit = exit_of(status);
+    exit.peak_bytes = std::int64_t{1024} * used.ru_maxrss;
+    return exit;
+  }
   if (ended < 0 && !is_alive(child)) return Exit{-1, 0};
   return std::nullopt;
 }

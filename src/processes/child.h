@@ -31,6 +31,9 @@ struct Child {
 struct Exit {
   int status = 0;  // where no signal ended it
   int signal = 0;  // 0 = it exited
+  // The most memory that it or one that it had waited for ever held, by the kernel's count, which begins with the image
+  // of this process that it was forked as; 0 = not known.
+  std::int64_t peak_bytes = 0;
   bool good() const { return status == 0 && signal == 0; }
 };
 std::string describe(Exit exit);  // "exit status 1", "signal 9 (Killed)"

@@ -46,9 +46,9 @@ Section answer(const EstimateJob& job, const Estimate& e) {
   add(s, {.key = "interval_half_ms", .title = "+- ms (90 %)"}, half);
   add(s, {.key = "tokens_per_s", .digits = 0}, tokens);
   add(s, {.key = "tokens_per_gpu_s", .digits = 1}, tokens / world);
-  add(s, {.key = "tflops_per_gpu", .digits = 1}, model);
-  add(s, {.key = "hardware_tflops_per_gpu", .title = "hardware TFLOP/s", .digits = 1},
-      e.hardware_flops / seconds / 1e12);
+  add(s, {.key = "tflops_per_gpu", .digits = rate_digits(model)}, model);
+  const double hardware = e.hardware_flops / seconds / 1e12;
+  add(s, {.key = "hardware_tflops_per_gpu", .title = "hardware TFLOP/s", .digits = rate_digits(hardware)}, hardware);
   add(s, {.key = "mfu_pct", .digits = 1}, peak > 0 ? Cell{100 * model / peak} : Cell{});
   add(s, {.key = "binds"}, std::string(name_of(e.binds)));
   add(s, {.key = "fits"}, e.capacity_gib > 0 ? Cell{e.fits} : Cell{});
@@ -170,6 +170,8 @@ std::vector<std::string> carried_by(const EstimateJob& job, const Estimate& e) {
 }
 
 }  // namespace
+
+int rate_digits(double rate) { return rate >= 1 || !(rate > 0) ? 1 : rate >= 0.1 ? 3 : rate >= 0.01 ? 4 : 5; }
 
 Document estimate_document(const EstimateJob& job, const Estimate& e, const std::vector<ScalingPoint>& scaling,
                            const std::vector<std::string>& assumptions) {
