@@ -1,5 +1,6 @@
 // What a matrix names: its file, the rules of mixing, the runs and their order.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -499,7 +500,7 @@ TEST(BenchEstimate, LargerThanTheGpuDoesNotFitAndTheLargestBatchDoes) {
 
 // A CPU that was measured alone says nothing of two ranks: what to do stands beside it.
 TEST(BenchEstimate, RanksThatACpuWasNotMeasuredWith) {
-  const std::string platform = ::testing::TempDir() + "one-rank.toml";
+  const std::string platform = ::testing::TempDir() + "one-rank-" + std::to_string(::getpid()) + ".toml";
   std::ofstream(platform) << "[platform]\nname = \"here\"\nsource = \"a test\"\nsure = \"stated\"\ngpus_per_node = 1\n"
                              "nvlink_gb_per_s = 0\n[gpu]\narch = \"CPU\"\nsms = 1\nfp32_tflops = 0.1\n"
                              "memory_gib = 16\nmemory_gb_per_s = 20\npcie_gb_per_s = 10\npcie_p2p = true\n"

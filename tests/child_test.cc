@@ -30,7 +30,10 @@ class ChildTest : public testing::Test {
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     directory = name;
   }
-  void TearDown() override { fs::remove_all(directory); }
+  void TearDown() override {
+    std::error_code ignored;
+    fs::remove_all(directory, ignored);
+  }
   std::string file(const std::string& name) const { return (directory / name).string(); }
   static std::string bytes_of(const std::string& path) {
     std::ostringstream s;
@@ -141,7 +144,7 @@ TEST_F(ChildTest, CapturedSignalsAndTimeouts) {
   ASSERT_TRUE(killed.has_value());
   EXPECT_EQ(killed->exit.signal, SIGKILL);
   const auto late = run_captured({"sh", "-c", "echo first; sleep 600 & echo $! >" + file("pid") + "; sleep 600"},
-                                 {.timeout_s = 1, .input = {}});
+                                 {.timeout_s = 4, .input = {}});
   ASSERT_TRUE(late.has_value());
   EXPECT_TRUE(late->timed_out);
   EXPECT_FALSE(late->exit.good());
@@ -217,7 +220,7 @@ TEST_F(ChildTest, WhatLeftSessionAndEnvironmentIsFoundAndReaped) {
   }
   int status = 0;
   ASSERT_EQ(::waitpid(self, &status, 0), self);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(status, 0);  // nor killed
 }
 
 }  // namespace

@@ -113,6 +113,15 @@ TEST(CliCalibrateTables, NoisyRowsAndProductsBeyondTheTableAreNoted) {
   ASSERT_FALSE(beyond.is_null());
   EXPECT_GE(beyond["count"], 3);
   EXPECT_NE(beyond["first"].get<std::string>().find(" times the work of 128x128x128"), std::string::npos) << beyond;
+  // A matrix that is calibrated by the table says so, too.
+  write_text(f.dir / "m.toml",
+             "[bench]\nplatform = \"here.toml\"\ncalibrate = [\"noisy.csv\"]\ndevice = \"cpu\"\nthreads = 1\n"
+             "[[matrix]]\ntask = \"pretrain\"\nmodel = \"tiny\"\nprecision = \"fp32\"\nbatch = 1\n"
+             "[models.tiny]\nlayers = 2\nhidden = 64\nheads = 4\nffn = 128\nvocab = 256\n");
+  bool told = false;
+  const Json plan = answer("bench plan '" + (f.dir / "m.toml") + "'");
+  for (const Json& n : plan["notes"]) told = told || (n["name"] == "noisy-rows" && n["count"] == 2);
+  EXPECT_TRUE(told) << plan["notes"];
 }
 
 // A rate of a thousandth is not printed as 0.0.

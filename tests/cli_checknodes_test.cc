@@ -55,20 +55,31 @@ TEST(CliChecknodes, ABadNodeAndItsRounds) {
 
 TEST(CliChecknodes, AHangIsAFailureAndIsEnded) {
   const TempDir dir;
-  const std::string mark = dir / "late";
-  const Json d = with_script("[[ \" $* \" == *' b '* ]] && { sleep 3; touch '" + mark + "'; }\ntrue\n",
-                             "--hosts a,b,c,d --timeout 0.5", 1);
+  const std::string pids = dir / "pids";
+  const Json d =
+      with_script("[[ \" $* \" == *' b '* ]] && { sleep 1000 & echo $$ $! >> '" + pids + "'; wait; }\ntrue\n",
+                  "--hosts a,b,c,d --timeout 4", 1);
   EXPECT_EQ(verdicts(d), "a good, b bad, c good, d good");
-  EXPECT_EQ(shell("sleep 3; ls '" + mark + "'").status, 2) << "what hung was killed, and what it had started";
+  EXPECT_EQ(shell("[ -s '" + pids + "' ] || exit 9; for pid in $(cat '" + pids +
+                  "'); do for i in $(seq 200); do [ -d /proc/$pid ] || break; sleep 0.1; done; "
+                  "[ -d /proc/$pid ] && exit 8; done; exit 0")
+                .status,
+            0)
+      << "what hung was killed, and what it had started";
 }
 
 TEST(CliChecknodes, EndedItLeavesNothingBehind) {
   const TempDir dir;
-  write_text(dir / "test.sh", "sleep 2; touch '" + (dir / "late") + "'\n");
-  EXPECT_EQ(shell("timeout -s TERM 0.5 \"$orrery\" checknodes --hosts a,b --command bash --argument '" +
-                  (dir / "test.sh") + "'; sleep 2.5; ls '" + (dir / "late") + "'")
+  write_text(dir / "test.sh", "echo $$ >> '" + (dir / "pids") + "'; exec sleep 1000\n");
+  EXPECT_EQ(shell("\"$orrery\" checknodes --hosts a,b --command bash --argument '" + (dir / "test.sh") +
+                  "' & nodes=$!; until [ -s '" + (dir / "pids") +
+                  "' ]; do sleep 0.05; done; kill $nodes; wait $nodes; "
+                  "for pid in $(cat '" +
+                  (dir / "pids") +
+                  "'); do for i in $(seq 200); do [ -d /proc/$pid ] || break; sleep 0.1; done; "
+                  "[ -d /proc/$pid ] && exit 8; done; exit 0")
                 .status,
-            2);
+            0);
 }
 
 TEST(CliChecknodes, SlowAndLink) {
@@ -155,10 +166,10 @@ TEST(CliChecknodes, NodesThatALauncherCannotReachAreBadAndItIsSaidWhy) {
       launched("[[ $node == b ]] && { echo 'ssh: connect to host b port 22: No route to host' >&2; exit 255; }", four);
   EXPECT_EQ(passing(d), "a good, b bad, c good, d good");
   EXPECT_EQ(d["tests"][0]["why"], "ended before it was done: ssh: connect to host b port 22: No route to host");
-  const Json hung = launched("[[ $node == b ]] && exec sleep 1000", "--timeout 2 " + four);
+  const Json hung = launched("[[ $node == b ]] && exec sleep 1000", "--timeout 6 " + four);
   EXPECT_EQ(passing(hung), "a good, b bad, c good, d good");
-  EXPECT_EQ(hung["tests"][0]["why"], "not done within 2 s");
-  const Json chatty = launched("[[ $node == b ]] && exec yes", "--timeout 2 " + four);
+  EXPECT_EQ(hung["tests"][0]["why"], "not done within 6 s");
+  const Json chatty = launched("[[ $node == b ]] && exec yes", "--timeout 6 " + four);
   EXPECT_EQ(passing(chatty), "a good, b bad, c good, d good");
   const Json wrong = launched("", "--hosts a,b --addresses 203.0.113.1,203.0.113.2");
   EXPECT_EQ(verdicts(wrong), "a bad, b bad");
@@ -185,9 +196,10 @@ TEST(CliChecknodes, MembersGoWithWhoStartedThem) {
   write_text(dir / "launch.sh",
              "node=$1; shift; [[ $node == b ]] && exec sleep 1000\nsetsid \"$@\" <&0 & echo $! >> '" + (dir / "pids") +
                  "'; wait\n");
-  EXPECT_EQ(shell("timeout -s KILL 2 \"$orrery\" checknodes --hosts a,b --addresses 127.0.0.1,127.0.0.2 --launch bash "
+  EXPECT_EQ(shell("\"$orrery\" checknodes --hosts a,b --addresses 127.0.0.1,127.0.0.2 --launch bash "
                   "--argument '" +
-                  (dir / "launch.sh") + "' --argument {host}; pid=$(cat '" + (dir / "pids") +
+                  (dir / "launch.sh") + "' --argument {host} & nodes=$!; until [ -s '" + (dir / "pids") +
+                  "' ]; do sleep 0.05; done; kill -9 $nodes; pid=$(cat '" + (dir / "pids") +
                   "'); for i in $(seq 200); do [[ -d /proc/$pid ]] || exit 7; sleep 0.1; done; exit 8")
                 .status,
             7);

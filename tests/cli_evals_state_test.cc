@@ -60,6 +60,10 @@ TEST(CliEvalsState, WatchingThatIsEndedWithAllDoneHasLostNothing) {
     ASSERT_TRUE(child);
     for (int i = 0; i < 600 && e.lines("scored").size() < 2; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    // It hears signals once it has its lock.
+    const std::string own = "process " + std::to_string(child->pid) + " ";
+    for (int i = 0; i < 600 && read_file(e.dir / "state/lock").rfind(own, 0) != 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
     std::this_thread::sleep_for(std::chrono::milliseconds(700));
     ::kill(child->pid, signal);
     const auto exit = wait_child(*child, 60);

@@ -280,7 +280,8 @@ TEST_F(CliReplay, OutputThatCannotBeWrittenIsAnError) {
   const Outcome closed = orrery("replay " + trace + " >&-");
   expect_one_line(closed, "standard output");
   // A reader that goes away is an error, not a signal.
-  const Outcome gone = shell("{ sleep 0.5; \"$orrery\" replay " + trace + "; echo \"status $?\" >&2; } | true");
+  const Outcome gone = shell("{ until [ -e '" + (dir / "gone") + "' ]; do sleep 0.02; done; \"$orrery\" replay " +
+                             trace + "; echo \"status $?\" >&2; } | { exec 0<&-; touch '" + (dir / "gone") + "'; }");
   EXPECT_NE(gone.err.find("status 2\n"), std::string::npos) << gone.err;
   EXPECT_EQ(std::count(gone.err.begin(), gone.err.end(), '\n'), 2) << gone.err;
 }

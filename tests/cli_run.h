@@ -28,7 +28,10 @@ struct TempDir {
     std::string name = (fs::temp_directory_path() / "orrery-cli-XXXXXX").string();
     path = ::mkdtemp(name.data());
   }
-  ~TempDir() { fs::remove_all(path); }
+  ~TempDir() {
+    std::error_code ignored;  // what still writes there
+    fs::remove_all(path, ignored);
+  }
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
   std::string operator/(const std::string& name) const { return (path / name).string(); }

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <random>
+#include <thread>
 
 #include "cli_run.h"
 
@@ -68,6 +70,7 @@ TEST(CliTrainer, KilledAgainAndAgainItEndsWithTheSameWeights) {
     killed += status == 128 + 9 || status == 137 ? 1 : 0;
     if (status != 0 && status != 137 && status != 128 + 9) {
       EXPECT_NE(o.err.find("another writer has it"), std::string::npos) << o.err;
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
     }
   }
   EXPECT_EQ(status, 0);
@@ -86,7 +89,7 @@ TEST(CliTrainer, EveryFaultThatEndsARankEndsTheJobAndLosesNothing) {
     const Job job;
     const std::string line = "--quiet --world 3 --steps 30 --wait-for-saves --fault-marks " + job.dir.path.string() +
                              " " + job.save + job.out + "--fault " + fault +
-                             (std::string(fault).rfind("hang", 0) == 0 ? " --timeout 4" : "");
+                             (std::string(fault).rfind("hang", 0) == 0 ? " --timeout 10" : "");
     const Outcome first = train(line);
     EXPECT_EQ(first.status, 1) << fault;
     EXPECT_NE(first.err.find(evidence), std::string::npos) << fault << ": " << first.err;
@@ -125,7 +128,7 @@ TEST(CliTrainer, AFullDiskOfOneRankHoldsUpNobody) {
 
 TEST(CliTrainer, AFullDiskOfOneRankHoldsUpNoSaveThatIsWaitedFor) {
   const Job job;
-  const Outcome o = train("--world 2 --steps 30 --quiet --wait-for-saves --timeout 8 --fault storage@22:1 " + job.save,
+  const Outcome o = train("--world 2 --steps 30 --quiet --wait-for-saves --timeout 16 --fault storage@22:1 " + job.save,
                           "timeout 120");
   EXPECT_EQ(o.status, 0) << o.out << o.err;
   EXPECT_NE(o.out.find("rank 1 has not written"), std::string::npos) << o.out;
@@ -266,7 +269,8 @@ TEST(CliTrainer, ReadmeShowsWhatComesOut) {
     if (line.rfind(program, 0) == 0) {
       const bool fails = line.find("--fault") != std::string::npos;
       const Outcome o = shell("program=\"$(dirname \"$orrery\")/orrery_trainer\"; cd " + dir.path.string() +
-                              " && \"$program\" " + line.substr(program.size()) + " 2>&1");
+                              " && \"$program\" " + line.substr(program.size()) + (fails ? " --wait-for-saves" : "") +
+                              " 2>&1");  // the checkpoint that is told of
       EXPECT_EQ(o.status, fails ? 1 : 0) << o.out;
       out = "\n" + o.out;
       const std::size_t weights = o.out.find("weights after");

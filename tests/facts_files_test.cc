@@ -155,7 +155,10 @@ struct TempFolder {
     fs::remove_all(path);
     fs::create_directories(path);
   }
-  ~TempFolder() { fs::remove_all(path); }
+  ~TempFolder() {
+    std::error_code ignored;  // what still writes there
+    fs::remove_all(path, ignored);
+  }
   std::string write(const std::string& name, const std::string& text) const {
     std::ofstream(path / name) << text;
     return (path / name).string();

@@ -26,7 +26,10 @@ class StoreTest : public testing::Test {
     directory = name;
     path = (directory / "a.db").string();
   }
-  void TearDown() override { fs::remove_all(directory); }
+  void TearDown() override {
+    std::error_code ignored;
+    fs::remove_all(directory, ignored);
+  }
   static std::int64_t rows(const Store& store) {
     Statement s(store.get(), "SELECT COUNT(*) FROM t");
     return s.row() ? s.integer(0) : -1;

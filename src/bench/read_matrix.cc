@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <limits>
 
 #include "base/byte_source.h"
@@ -446,6 +447,15 @@ Result<BenchConfig> parse_bench_config(std::string_view text, const std::string&
     if (program->find('/') != std::string::npos) *program = std::filesystem::absolute(r.beside(*program)).string();
   if (c.platform.ends_with(".toml")) c.platform = r.beside(c.platform);
   for (std::string& table : c.calibrate) table = r.beside(table);
+  // Runs begin in directories of their own: files of their options are those beside the config.
+  for (std::size_t i = 1; i < c.operator_options.size(); ++i) {
+    constexpr std::string_view kOfFiles[] = {"--model", "--blas", "--gpu-library", "--mpi-library"};
+    std::string& word = c.operator_options[i];
+    std::error_code error;
+    if (std::find(std::begin(kOfFiles), std::end(kOfFiles), c.operator_options[i - 1]) != std::end(kOfFiles) &&
+        std::filesystem::is_regular_file(r.beside(word), error))
+      word = std::filesystem::absolute(r.beside(word)).string();
+  }
   if (const toml::node* n = top.get("models")) {
     r.shapes = n->as_table();
     if (!r.shapes) return r.fail_at(*n, "[models] is a table");

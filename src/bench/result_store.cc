@@ -247,7 +247,9 @@ Result<std::vector<RunRow>> ResultStore::rows() const {
   }
   if (!s.ok()) return store_.trouble();
   Statement has_dropped(store_.get(), "select 1 from sqlite_master where name = 'dropped'");
-  if (!has_dropped.row()) return rows;
+  const bool older = !has_dropped.row();
+  if (!has_dropped.ok()) return store_.trouble();
+  if (older) return rows;
   Statement dropped(store_.get(), "select run, what from dropped order by run");
   auto at = rows.begin();
   while (dropped.row()) {

@@ -33,6 +33,7 @@ class RunEstimator {
 
   RunEstimate estimate_of(const BenchRun& run);
   bool has_platform() const { return platform_.has_value(); }
+  Notes noisy_rows() const { return tables_.noisy_rows(); }  // of the tables that it is calibrated by
 
  private:
   RunEstimate training(const BenchRun& run);

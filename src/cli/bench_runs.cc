@@ -42,8 +42,10 @@ struct Asked {
   RunPlanTerms terms;
 };
 
-// Errors: a run of operators would be refused for its options as it begins.
+// Errors: runs of operators would be refused for their options as they begin, of whatever number of ranks.
 Status check_operators(const BenchConfig& c) {
+  if (c.operator_options.empty()) return {};
+  std::optional<Error> first;
   for (const MatrixAxes& m : c.matrices) {
     if (std::find(m.tasks.begin(), m.tasks.end(), BenchTask::operators) == m.tasks.end()) continue;
     for (const std::int64_t ranks : m.gpus) {
@@ -53,12 +55,13 @@ Status check_operators(const BenchConfig& c) {
       if (!launch) return tl::unexpected(launch.error());
       constexpr std::ptrdiff_t kProgram = 3;  // orrery bench ops
       const Status ok = check_bench_ops({launch->argv.begin() + kProgram, launch->argv.end()});
-      if (ok) continue;
-      const Error& e = ok.error();
-      return fail("operator_options: " + (e.where.empty() ? e.what : e.where + ": " + e.what), c.path, e.advice);
+      if (ok) return {};
+      if (!first) first = ok.error();
     }
   }
-  return {};
+  if (!first) return {};
+  return fail("operator_options: " + (first->where.empty() ? first->what : first->where + ": " + first->what), c.path,
+              first->advice);
 }
 
 Result<Asked> understood(const Args& args) {
@@ -69,7 +72,6 @@ Result<Asked> understood(const Args& args) {
   auto config = read_bench_config(args.positional[1]);
   if (!config) return tl::unexpected(config.error());
   a.config = std::move(*config);
-  if (const Status ok = check_operators(a.config); !ok) return tl::unexpected(ok.error());
   if (args.has("--store")) a.config.store = args.value("--store");
   a.terms.only = args.value("--runs");
   a.terms.unfit = args.has("--unfit");
@@ -102,6 +104,7 @@ BenchFacts facts_of(const Asked& a, RunEstimator& estimator, Standing& s) {
   facts.has_platform = estimator.has_platform();
   facts.compare_cpu = a.config.compare_cpu;
   facts.fitted = estimator.fitted();
+  facts.tables = estimator.noisy_rows();
   return facts;
 }
 
@@ -172,6 +175,7 @@ std::string outcome(const std::string& store, const RunRow& r) {
 Result<int> run_bench_plan(const Args& args) {
   auto asked = understood(args);
   if (!asked) return tl::unexpected(asked.error());
+  if (const Status ok = check_operators(asked->config); !ok) return tl::unexpected(ok.error());
   auto estimator = RunEstimator::of(asked->config);
   if (!estimator) return tl::unexpected(estimator.error());
   auto now = standing(*asked, *estimator, rows_of(asked->config.store));
@@ -184,6 +188,7 @@ Result<int> run_bench_plan(const Args& args) {
 Result<int> run_bench_run(const Args& args) {
   auto asked = understood(args);
   if (!asked) return tl::unexpected(asked.error());
+  if (const Status ok = check_operators(asked->config); !ok) return tl::unexpected(ok.error());
   const BenchConfig& config = asked->config;
   auto estimator = RunEstimator::of(config);
   if (!estimator) return tl::unexpected(estimator.error());

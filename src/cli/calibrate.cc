@@ -134,7 +134,7 @@ Status calibrate_by(const Args& args, const RunOptions& options, const EstimateJ
     if (!applied) return tl::unexpected(applied.error());
     facts = applied->facts;
     if (!applied->assumed.empty()) assumptions.push_back(applied->assumed);
-    out.notes = applied->notes;
+    out.notes = tables.noisy_rows();
     out.largest = applied->largest;
   }
   if (!traces.empty())

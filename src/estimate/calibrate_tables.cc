@@ -91,11 +91,6 @@ Result<TableCalibration::Applied> TableCalibration::apply(const EstimateJob& job
     if (row.ranks != best->ranks) continue;
     const double flops = 2 * row.size[0] * row.size[1] * row.size[2] * row.size[3];
     if (row.kind == OperatorKind::gemm && flops > applied.largest.flops) applied.largest = {flops, shape_text(row)};
-    if (row.noisy || row.spread > kNoisySpread)
-      applied.notes.add("noisy-rows", Severity::warning, 1,
-                        fmt::format("{}: {} {}", where_[best->table], kernel_text(row), shape_text(row)),
-                        "measured times that vary by more than 10 %: they count with their quickest batch, and little; "
-                        "measure again on a quiet machine, or with a larger --budget of bench ops");
     RowSums* r = row.kind == OperatorKind::gemm        ? &products[static_cast<std::size_t>(row.precision)]
                  : row.kind == OperatorKind::attention ? &attention
                  : moves_memory(row.kind)              ? &memory
@@ -125,6 +120,18 @@ Result<TableCalibration::Applied> TableCalibration::apply(const EstimateJob& job
   applied.facts.push_back({"links inside a server", "GB/s", facts.intra.gb_per_s, net.intra.gb_per_s, seen});
   applied.facts.push_back({"start of a collective", "us", facts.small_ns / 1e3, net.small_ns / 1e3, seen});
   return applied;
+}
+
+Notes TableCalibration::noisy_rows() const {
+  Notes notes;
+  for (std::size_t t = 0; t < tables_.size(); ++t)
+    for (const OperatorRow& row : tables_[t].rows)
+      if (row.noisy || row.spread > kNoisySpread)
+        notes.add("noisy-rows", Severity::warning, 1,
+                  notes.rows.empty() ? fmt::format("{}: {} {}", where_[t], kernel_text(row), shape_text(row)) : "",
+                  "measured times that vary by more than 10 %: they count with their quickest batch, and little; "
+                  "measure again on a quiet machine, or with a larger --budget of bench ops");
+  return notes;
 }
 
 void note_beyond(const LargestProduct& largest, const EstimateJob& job, const JobCosts& costs, Notes& notes) {

@@ -28,13 +28,13 @@ class TableCalibration {
   struct Applied {
     std::vector<CalibratedFact> facts;
     std::string assumed;  // "" = nothing: of how many ranks the table is, where that is not the job's number
-    Notes notes;          // rows that are noisy
     LargestProduct largest;
   };
   // Changes `costs`, which are those of `job`. On a CPU the rows of as many ranks as compute beside each other on a
   // server of the job are taken, else those of the nearest number; operators that were not measured keep their laws.
   // Errors: tables of another device than the platform's; of another number of threads.
   Result<Applied> apply(const EstimateJob& job, JobCosts& costs) const;
+  Notes noisy_rows() const;  // of all tables
 
  private:
   struct Part {  // the rows of a number of ranks and threads

@@ -3,6 +3,11 @@
 #include <fmt/format.h>
 
 namespace orrery {
+namespace {
+
+constexpr std::int64_t kMostRanksMeasured = 64;  // together, by `orrery bench ops`
+
+}  // namespace
 
 std::string_view name_of(Framework f) {
   switch (f) {
@@ -239,7 +244,10 @@ Status check(const EstimateJob& job) {
     return fail(
         fmt::format("{} ranks are asked for, the facts of {} are of {}", job.world(), job.platform.name, joined),
         "--gpus",
-        fmt::format("measure so many together: orrery bench ops --ranks {} --platform-file FILE.toml", job.world()));
+        job.world() > kMostRanksMeasured
+            ? ""
+            : fmt::format("measure so many together: orrery bench ops --ranks {} --platform-file FILE.toml",
+                          job.world()));
   if (job.world() > joined && job.platform.nic_gb_per_s <= 0)
     return fail(fmt::format("{} GPUs need {} servers, and the network of {} is not known", job.world(),
                             (job.world() + joined - 1) / joined, job.platform.name),

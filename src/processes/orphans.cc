@@ -50,7 +50,8 @@ bool Orphans::end(double limit_s) {
   for (;;) {
     const std::vector<pid_t> pids = left();
     reap({});  // also those that ended since one looked
-    if (pids.empty()) return true;
+    // One that forked and ended while one looked leaves a child that was not seen.
+    if (pids.empty() && ended_child() == -1) return true;
     for (const pid_t pid : pids) ::kill(pid, SIGKILL);
     if (std::chrono::steady_clock::now() >= end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -19,6 +19,7 @@ struct BenchFacts {
   std::vector<ComparedRun> compared;  // empty: nothing to compare with
   bool has_platform = false, compare_cpu = false;
   std::size_t fitted = 0;  // runs that the estimate was fitted to
+  Notes tables;            // what the tables that it is calibrated by do not tell well
 };
 
 Document bench_plan_document(const BenchConfig& config, const RunPlan& plan, const BenchFacts& facts);

@@ -139,6 +139,7 @@ Document bench_plan_document(const BenchConfig& config, const RunPlan& plan, con
   }
   note_what_is_over_the_budget(d, facts);
   note_what_was_measured_otherwise(d, facts);
+  d.notes.merge(facts.tables);
   if (plan.doubles > 0)
     d.notes.add("named-twice", Severity::info, static_cast<std::uint64_t>(plan.doubles), "",
                 "runs that several matrices name are measured once");
@@ -165,6 +166,7 @@ Document bench_run_document(const BenchConfig& config, const SweepResult& result
   note_what_may_be_larger(d, facts);
   note_what_was_measured_otherwise(d, facts);
   note_what_is_not_estimated(d, facts);
+  d.notes.merge(facts.tables);
   note_what_is_noisy(d, facts);
   note_what_was_dropped(d, facts);
   return d;
@@ -224,6 +226,7 @@ Document bench_report_document(const BenchConfig& config, const BenchFacts& fact
   note_what_may_be_larger(d, facts);
   note_what_was_measured_otherwise(d, facts);
   note_what_is_not_estimated(d, facts);
+  d.notes.merge(facts.tables);
   note_what_is_noisy(d, facts);
   note_what_was_dropped(d, facts);
   const NoiseCheck noise = noise_of(facts.rows);

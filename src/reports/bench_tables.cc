@@ -240,10 +240,10 @@ void add_bench_failures(Document& d, const BenchConfig& config, const BenchFacts
       s.table.rows.front().push_back(std::move(value));
     };
     line("reason", why.second);
+    if (f.runs > 1) line("runs", f.runs);
+    line(f.runs > 1 ? "the first" : "run", f.first->run.id());
     if (!r.root_cause.empty()) line("detail", r.root_cause);
     if (!r.advice.empty()) line("advice", r.advice);
-    line("runs", f.runs);
-    line(f.runs > 1 ? "the first" : "run", f.first->run.id());
     line("logs", logs);
     people.push_back(std::move(s));
   }

@@ -249,12 +249,14 @@ int run_job(const std::string& directory) {
   r.started = unix_seconds();
   if (asked_to_stop != 0) {
     r.stopped = true;
+    copy = {};
     return write_result(directory, r);
   }
   const auto child = start_child(terms);
   if (!child) {
     r.error = child.error().line();
     r.cannot_start = true;
+    copy = {};
     return write_result(directory, r);
   }
   (void)write_file(directory + "/child", identity(*child) + "\n");
@@ -271,6 +273,7 @@ int run_job(const std::string& directory) {
     break;
   }
   stop_session(*child, 0);  // what the command left behind holds the GPU
+  copy = {};                // before the coordinator hears of the end, and lets copies go
   return write_result(directory, r);
 }
 

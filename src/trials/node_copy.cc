@@ -93,7 +93,8 @@ std::uint64_t bytes_below(const std::string& path) {
   std::error_code error;
   for (fs::recursive_directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     std::error_code gone;
-    if (it->is_regular_file(gone)) all += static_cast<std::uint64_t>(fs::file_size(it->path(), gone));
+    if (!it->is_regular_file(gone)) continue;
+    if (const std::uintmax_t bytes = fs::file_size(it->path(), gone); !gone) all += bytes;
   }
   return all;
 }
@@ -338,6 +339,7 @@ Result<NodeCopy> acquire_copy(const CopyTerms& terms, const std::string& source,
 bool room_may_come(const CopyTerms& terms, std::uint64_t bytes) {
   const auto own = own_directory(terms);
   if (!own) return false;
+  const CopyLock room = lock_file(*own + "/room", LOCK_EX);  // no copy is renamed while it is added up
   const double need = static_cast<double>(bytes), used = static_cast<double>(bytes_below(*own));
   return used > 0 && need + kSlack <= free_bytes(*own) + used && (terms.most_bytes <= 0 || need <= terms.most_bytes);
 }
