@@ -65,7 +65,9 @@ TEST(CliBenchSettings, OptionsOfOperatorsAreCheckedFirst) {
   EXPECT_EQ(orrery(with(R"(["--sizes", "tiny", "--platform-file", "p.toml"])")).status, 0);
   EXPECT_FALSE(fs::exists(ORRERY_SOURCE_DIR "/p.toml"));
   // Of two ranks it can be run; a file is the one beside the config.
-  write_text(dir / "own.toml", "[model]\nlayers = 2\nhidden = 64\nheads = 4\nffn = 128\nvocab = 256\n");
+  write_text(dir / "own.toml",
+             "[model]\nname = \"own\"\nsource = \"a test\"\nsure = \"stated\"\nlayers = 2\nhidden = 64\nheads = 4\nffn "
+             "= 128\nvocab = 256\n");
   EXPECT_EQ(orrery(with(R"(["--only", "all_reduce"])", "operators\"\ngpus = [1, 2]\nprecision = \"fp32")).status, 0);
   EXPECT_EQ(orrery(with(R"(["--model", "own.toml"])")).status, 0);
   EXPECT_EQ(orrery(with(R"(["--sizes", "huge"])", "pretrain")).status, 0) << "no run has them";
