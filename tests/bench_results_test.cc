@@ -280,7 +280,8 @@ TEST(BenchStore, WhatIsFinishedComesBack) {
   r.device_power_w = 300;
   r.traced = 1;
   r.dropped = "1 line";
-  ASSERT_TRUE(store->finish(r, {{0, 1, 0.5}, {1, 2, {}}, {2, 6, {}}}, "{\"x\":1}", {{"copy", "1 MiB", 7}}));
+  ASSERT_TRUE(
+      store->finish(r, {{0, 1, 0.5}, {1, 2, {}}, {2, 6, {}}}, "{\"x\":1}", {{"copy", "1 MiB", 7, {}, {}, 0.04}}));
   ASSERT_TRUE(store->add_shares(*id, 1, {{"phase", "forward", "", 1, 2, 30}}));
   const auto rows = store->rows();
   ASSERT_TRUE(rows);
@@ -298,6 +299,7 @@ TEST(BenchStore, WhatIsFinishedComesBack) {
   EXPECT_EQ(store->steps(*id)->size(), 3u);
   EXPECT_EQ(store->shares()->front().second.pct, 30);
   EXPECT_EQ(store->operators()->front().second.us, 7);
+  EXPECT_EQ(store->operators()->front().second.spread, 0.04);
   EXPECT_EQ(store->environments()->front().second, "{\"x\":1}");
   EXPECT_FALSE(ResultStore::open(dir.path + "/none.db", false));
 }
@@ -312,13 +314,14 @@ TEST(BenchStore, AnOlderStoreIsRead) {
     r.run = "a", r.spec = "{}", r.hash = "h", r.directory = "d", r.host = "n";
     ASSERT_TRUE(store->begin(r));
     StoreTerms terms{.application = 0x6f726263, .create = false};
-    ASSERT_TRUE(Store::open(dir.path + "/s.db", terms)->run("drop table dropped"));
+    ASSERT_TRUE(Store::open(dir.path + "/s.db", terms)->run("drop table dropped; drop table operator_spreads"));
   }
   for (const bool writes : {false, true}) {
     const auto store = ResultStore::open(dir.path + "/s.db", writes);
     ASSERT_TRUE(store) << store.error().line();
     ASSERT_EQ(store->rows().value().size(), 1u);
     EXPECT_EQ(store->rows()->front().dropped, "");
+    EXPECT_TRUE(store->operators()->empty());
   }
 }
 
@@ -494,13 +497,18 @@ TEST(BenchAnalysis, OperatorsAreComparedOneByOne) {
   now = {{run}, {{6, {"copy", "1 MiB", 99}}, {7, {"copy", "1 MiB", 20}}, {7, {"gemm", "64", 4.2}}}};
   auto c = compare(before, now);
   ASSERT_EQ(c.size(), 4u);
-  EXPECT_EQ(c[0].change, Change::same);  // the run itself
+  EXPECT_EQ(c[0].change, Change::slower);  // the run itself, since one of its operators is
   EXPECT_EQ(c[1].operation, "add");
   EXPECT_TRUE(c[1].is_gone());
   EXPECT_EQ(c[2].operation, "copy");
   EXPECT_EQ(c[2].change, Change::slower);
   EXPECT_NEAR(c[2].change_pct, 100, 1e-9);
   EXPECT_EQ(c[3].change, Change::same);  // 5 %
+  now.operators[1].second.spread = 0.4;  // its batches vary as much
+  c = compare(before, now);
+  EXPECT_EQ(c[0].change, Change::same);
+  EXPECT_EQ(c[2].change, Change::same);
+  EXPECT_NEAR(c[2].allowed_pct, 120, 1e-9);
   now.rows[0].state = RunState::crashed;
   EXPECT_EQ(compare(before, now)[0].change, Change::fails_now);
   EXPECT_EQ(compare(now, before)[0].change, Change::works_now);

@@ -157,6 +157,9 @@ TEST(CliBenchOps, RefusedInOneLine) {
   expect_refused("ops --blas libthere-is-no-such-blas.so", "no BLAS there");
   expect_refused("ops -o table.txt", "neither .csv nor .json");
   expect_refused("ops -o /proc/none/t.csv", "/proc/none");
+  const TempDir dir;
+  expect_refused("ops -o '" + (dir / "t.csv") + "' --platform-file '" + (dir / "t.csv") + "'", "would be written over");
+  expect_refused("ops --attention 4x4", "QxKxD or BxQxKxD");
 }
 
 }  // namespace

@@ -178,6 +178,15 @@ TEST(CliBenchReport, LeavesNothingBehindAndForgetsNothing) {
   for (const char* const end : {"-wal", "-shm"}) EXPECT_FALSE(fs::exists(store + end)) << end;
   EXPECT_EQ(read_file(page).find("e+0"), std::string::npos);  // 73142.9 tokens/s
   EXPECT_NE(read_file(page).find("73.1k"), std::string::npos);
+  // Nor is a page written over what it is made of.
+  const std::string before = read_file(config), results = read_file(store);
+  for (const std::string& file : {config, store, dir / "./m.db"}) {
+    const Outcome over = orrery("bench report '" + config + "' --html '" + file + "'");
+    EXPECT_EQ(over.status, 2);
+    EXPECT_NE(over.err.find("--html: would be written over "), std::string::npos) << over.err;
+  }
+  EXPECT_EQ(read_file(config), before);
+  EXPECT_EQ(read_file(store), results);
 
   write_text(config, matrix("seq_length = 8\nbatch = 4\n", command));
   const std::string now = dir / "now.db";
@@ -247,7 +256,7 @@ TEST(CliBenchReport, OnlyWhatTheMatrixMeansIsCompared) {
   const Outcome none = report("");
   EXPECT_EQ(none.status, 2) << none.out;
   EXPECT_EQ(none.out, "");
-  EXPECT_NE(none.err.find("no run that this store has, too"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("has a result in both stores"), std::string::npos) << none.err;
 
   const Outcome odd = orrery("bench plan '" + config + "' --against '" + old + "'");
   EXPECT_EQ(odd.status, 2);

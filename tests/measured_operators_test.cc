@@ -107,6 +107,26 @@ TEST(LogResidual, IsWhatWasMeasuredThereAndNothingFarAway) {
   EXPECT_EQ(LogResidual().at({1, 2, 3, 4}).off, 0);
 }
 
+// 3 % for each factor of e of work beyond the largest measured, and nothing within the table.
+TEST(MeasuredOperators, FarBeyondTheTableIsKnownLessWell) {
+  const OperatorTable t = made_table(hidden, 0);
+  GemmWork w;
+  double largest = 0;
+  for (const OperatorRow& r : t.rows)
+    if (r.kind == OperatorKind::gemm && r.precision == Precision::fp32) {
+      const double flop = 2 * r.size[0] * r.size[1] * r.size[2] * r.size[3];
+      if (flop > largest) largest = flop, w.batch = r.size[0], w.m = r.size[1], w.n = r.size[2], w.k = r.size[3];
+    }
+  w.precision = Precision::fp32;
+  const OperatorCosts costs = with(t, made_cpu());
+  EXPECT_LT(costs.gemm(w).relative_error, 0.1);
+  w.m *= 1e8;  // no residual there
+  const double far = costs.gemm(w).relative_error;
+  w.m *= 10;
+  const double beyond = 0.03 * std::log(1e8), further = 0.03 * std::log(1e9);
+  EXPECT_NEAR(costs.gemm(w).relative_error, std::sqrt(far * far - beyond * beyond + further * further), 1e-9);
+}
+
 // A fourth of the shapes is left out; the laws of the others say what they take.
 TEST(MeasuredOperators, ShapesThatWereLeftOutAreFound) {
   const OperatorTable all = made_table(hidden, 0.02);

@@ -146,23 +146,27 @@ std::string_view name_of(Change c) {
 
 namespace {
 
-// Operators of two runs that both ended well.
+// Operators of two runs that both ended well; the runs are the last of `out`.
 void compare_operators(const StoredResults& before, const RunRow& o, const StoredResults& now, const RunRow& n,
                        double noise, std::vector<ComparedRun>& out) {
-  std::map<std::pair<std::string, std::string>, std::pair<std::optional<double>, std::optional<double>>> times;  // us
+  std::map<std::pair<std::string, std::string>, std::pair<OperatorRate, OperatorRate>> rates;
   for (const auto& [id, rate] : before.operators)
-    if (id == o.id) times[{rate.operation, rate.shape}].first = rate.us;
+    if (id == o.id) rates[{rate.operation, rate.shape}].first = rate;
   for (const auto& [id, rate] : now.operators)
-    if (id == n.id) times[{rate.operation, rate.shape}].second = rate.us;
-  for (const auto& [name, us] : times) {
+    if (id == n.id) rates[{rate.operation, rate.shape}].second = rate;
+  const std::size_t run = out.size() - 1;
+  for (const auto& [name, both] : rates) {
     const auto ms = [](std::optional<double> x) { return x && *x > 0 ? std::optional(*x / 1e3) : std::nullopt; };
     ComparedRun c;
     c.run = n.run, c.operation = name.first, c.shape = name.second;
-    c.old_ms = ms(us.first), c.new_ms = ms(us.second);
+    c.old_ms = ms(both.first.us), c.new_ms = ms(both.second.us);
     if (!c.old_ms && !c.new_ms) continue;
     c.worked = c.old_ms.has_value();
     if (c.old_ms && c.new_ms) {
-      judge_change(*c.new_ms / *c.old_ms - 1, std::max(kLeastOperatorChange, kTimesNoise * noise), c);
+      const double spread = std::hypot(both.first.spread, both.second.spread);
+      judge_change(*c.new_ms / *c.old_ms - 1,
+                   std::max({kLeastOperatorChange, kTimesNoise * spread, kTimesNoise * noise}), c);
+      if (c.change == Change::slower) out[run].change = Change::slower;
     } else {
       c.change = c.old_ms ? Change::only_old : Change::only_new;
     }

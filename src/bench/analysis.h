@@ -63,8 +63,8 @@ struct StoredResults {
   std::vector<std::pair<std::int64_t, OperatorRate>> operators{};  // by RunRow::id
 };
 // By id, and after a run of operators those by operation and shape. A change counts when it is beyond 3 % (of an
-// operator 10 %: how much it varies is not stored), beyond three times what both medians vary, and beyond three times
-// the noise of both stores' references.
+// operator 10 %), beyond three times what both medians vary (of an operator, its batches), and beyond three times the
+// noise of both stores' references. A run of operators is slower when one of them is.
 std::vector<ComparedRun> compare(const StoredResults& before, const StoredResults& now);
 
 // Newest result of each id among runs of the matrix, by id.

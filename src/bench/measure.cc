@@ -40,6 +40,7 @@ constexpr double kSampleEvery = 0.5, kSampleEveryAtFirst = 0.1, kFirst = 2;  // 
 constexpr std::array kFirstSamples = {0.01, 0.02, 0.05, 0.1};                // s after the start
 // How far above what this process holds a child's count must be to be of what it became: both are not exact.
 constexpr double kAboveImage = 1.25;
+constexpr double kNoisyOperator = 0.1;  // what a row that is noisy varies at least by: how `bench ops` calls it so
 
 double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -225,6 +226,7 @@ std::vector<OperatorRate> rates_of(const std::string& path) {
   if (!table) return out;
   for (const OperatorRow& r : table->rows) {
     OperatorRate rate{kernel_text(r), shape_text(r), r.ns / 1e3};
+    rate.spread = r.noisy ? std::max(r.spread, kNoisyOperator) : r.spread;
     if (r.flops > 0) rate.tflops = r.flops / r.ns / 1e3;
     if (r.bytes > 0) rate.gb_per_s = r.bytes / r.ns;
     out.push_back(std::move(rate));

@@ -94,6 +94,8 @@ Result<ResultStore> ResultStore::open(const std::string& path, bool create) {
   // Of their own, since stores that were made before there were these are read as well.
   const Status made = opened.store_.run(
       "create table if not exists dropped(run integer primary key references runs(id), what text not null);"
+      "create table if not exists operator_spreads(run integer not null references runs(id), operation text not null,"
+      "  shape text not null, spread real not null, primary key(run, operation, shape)) without rowid;"
       "create table if not exists identity(token text not null);"
       "insert into identity select lower(hex(randomblob(16))) where not exists (select 1 from identity)");
   if (!made) return tl::unexpected(made.error());
@@ -179,12 +181,17 @@ Status ResultStore::finish(const RunRow& r, const std::vector<MeasuredStep>& ste
   }
   Statement rate(store_.get(),
                  "insert into operators(run, operation, shape, us, tflops, gb_per_s) values(?, ?, ?, ?, ?, ?)");
+  Statement spread(store_.get(),
+                   "insert or replace into operator_spreads(run, operation, shape, spread) values(?, ?, ?, ?)");
   for (const OperatorRate& o : operators) {
     rate.bind(1, r.id).bind(2, o.operation).bind(3, o.shape);
     put(rate, 4, o.us);
     put(rate, 5, o.tflops);
     put(rate, 6, o.gb_per_s);
     if (!rate.done()) return store_.trouble();
+    if (!(o.spread > 0)) continue;
+    spread.bind(1, r.id).bind(2, o.operation).bind(3, o.shape).bind(4, o.spread);
+    if (!spread.done()) return store_.trouble();
   }
   return t.commit();
 }
@@ -246,10 +253,9 @@ Result<std::vector<RunRow>> ResultStore::rows() const {
     rows.push_back(std::move(r));
   }
   if (!s.ok()) return store_.trouble();
-  Statement has_dropped(store_.get(), "select 1 from sqlite_master where name = 'dropped'");
-  const bool older = !has_dropped.row();
-  if (!has_dropped.ok()) return store_.trouble();
-  if (older) return rows;
+  const auto newer = has_table("dropped");
+  if (!newer) return tl::unexpected(newer.error());
+  if (!*newer) return rows;
   Statement dropped(store_.get(), "select run, what from dropped order by run");
   auto at = rows.begin();
   while (dropped.row()) {
@@ -278,11 +284,27 @@ Result<std::vector<std::pair<std::int64_t, ShareRow>>> ResultStore::shares() con
   return out;
 }
 
+Result<bool> ResultStore::has_table(const char* name) const {
+  Statement s(store_.get(), "select 1 from sqlite_master where type = 'table' and name = ?");
+  s.bind(1, name);
+  const bool has = s.row();
+  if (!s.ok()) return store_.trouble();
+  return has;
+}
+
 Result<std::vector<std::pair<std::int64_t, OperatorRate>>> ResultStore::operators() const {
   std::vector<std::pair<std::int64_t, OperatorRate>> out;
-  Statement s(store_.get(), "select run, operation, shape, us, tflops, gb_per_s from operators order by run, rowid");
+  const auto newer = has_table("operator_spreads");
+  if (!newer) return tl::unexpected(newer.error());
+  const std::string spread =
+      *newer ? "(select spread from operator_spreads s where s.run = o.run and s.operation = o.operation and "
+               "s.shape = o.shape)"
+             : "null";
+  Statement s(store_.get(), "select run, operation, shape, us, tflops, gb_per_s, " + spread +
+                                " from operators o order by run, rowid");
   while (s.row())
-    out.emplace_back(s.integer(0), OperatorRate{s.text(1), s.text(2), maybe(s, 3), maybe(s, 4), maybe(s, 5)});
+    out.emplace_back(s.integer(0), OperatorRate{s.text(1), s.text(2), maybe(s, 3), maybe(s, 4), maybe(s, 5),
+                                                maybe(s, 6).value_or(0)});
   if (!s.ok()) return store_.trouble();
   return out;
 }

@@ -83,6 +83,7 @@ struct ShareRow {     // where a step's time goes, of its trace
 struct OperatorRate {  // of an operators run
   std::string operation, shape;
   std::optional<double> us{}, tflops{}, gb_per_s{};
+  double spread = 0;  // of its batches, relative; 0 = not known
 };
 
 class ResultStore {
@@ -110,6 +111,7 @@ class ResultStore {
 
  private:
   explicit ResultStore(Store store) : store_(std::move(store)) {}
+  Result<bool> has_table(const char* name) const;  // stores of older versions have fewer
   Store store_;
   std::string token_;
 };

@@ -12,6 +12,7 @@
 #include "cli/bench_runs.h"
 #include "cli/common_options.h"
 #include "cli/options.h"
+#include "cli/output_paths.h"
 #include "cli/read_options.h"
 #include "facts/library.h"
 #include "operators/cpu_operators.h"
@@ -48,6 +49,7 @@ std::vector<std::string> parts_of(const std::string& text) {
 
 Status read_shapes(const Args& args, std::string_view option, std::vector<std::array<double, 4>>& out) {
   if (!args.has(option)) return {};
+  const std::string form = option == "--attention" ? "QxKxD or BxQxKxD" : "MxNxK or BxMxNxK";
   for (const std::string& part : parts_of(args.value(option))) {
     std::array<double, 4> size = {1, 1, 1, 1};
     std::vector<double> numbers;
@@ -55,12 +57,11 @@ Status read_shapes(const Args& args, std::string_view option, std::vector<std::a
       const std::size_t end = std::min(part.find('x', i), part.size());
       double x = 0;
       if (read_double(part.substr(i, end - i), x) != NumberState::ok || x < 1 || x > 1e6 || x != std::floor(x))
-        return fail("not a shape: " + part, std::string(option), "MxNxK or BxMxNxK, each from 1 to 1000000");
+        return fail("not a shape: " + part, std::string(option), form + ", each from 1 to 1000000");
       numbers.push_back(x);
       i = end + 1;
     }
-    if (numbers.size() != 3 && numbers.size() != 4)
-      return fail("not a shape: " + part, std::string(option), "MxNxK or BxMxNxK");
+    if (numbers.size() != 3 && numbers.size() != 4) return fail("not a shape: " + part, std::string(option), form);
     std::copy(numbers.begin(), numbers.end(), size.begin() + static_cast<std::ptrdiff_t>(4 - numbers.size()));
     out.push_back(size);
   }
@@ -148,6 +149,11 @@ Result<Asked> understood(const Args& args, const RunOptions& options) {
   a.table_path = args.value("-o"), a.platform_path = args.value("--platform-file");
   if (args.has("-o") && !a.table_path.ends_with(".csv") && !a.table_path.ends_with(".json"))
     return fail("neither .csv nor .json: " + a.table_path, "-o", "the ending says the format");
+  if (const Status ok = refuse_output_over("--platform-file", a.platform_path, {a.table_path, args.value("--model")});
+      !ok)
+    return tl::unexpected(ok.error());
+  if (const Status ok = refuse_output_over("-o", a.table_path, {args.value("--model")}); !ok)
+    return tl::unexpected(ok.error());
   for (const std::string& path : {a.table_path, a.platform_path})
     if (!path.empty())
       if (const Status ok = check_writable(path); !ok) return tl::unexpected(ok.error());
@@ -416,6 +422,8 @@ std::vector<Example> bench_ops_examples() {
 
 Status check_bench_ops(const std::vector<std::string>& words) {
   const Command& bench = *find_command("bench");
+  if (std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; }))
+    return fail("is for people", "--help", "leave it out");
   std::vector<std::string> all = {"ops"};
   all.insert(all.end(), words.begin(), words.end());
   auto args = parse(bench, all);
@@ -428,7 +436,10 @@ Status check_bench_ops(const std::vector<std::string>& words) {
   const auto options = understand(bench, *args);
   if (!options) return tl::unexpected(options.error());
   const auto asked = understood(*args, *options);
-  return asked ? Status{} : Status(tl::unexpected(asked.error()));
+  if (!asked) return tl::unexpected(asked.error());
+  if (args->has("--blas") && !asked->own_blas && Blas::find(args->value("--blas")) == nullptr)
+    return fail("no BLAS there: " + args->value("--blas"), "--blas", "a shared library with sgemm_, or own");
+  return {};
 }
 
 Result<int> run_bench_ops(const Args& args) {

@@ -18,6 +18,7 @@
 #include "cli/bench_readers.h"
 #include "cli/common_options.h"
 #include "cli/options.h"
+#include "cli/output_paths.h"
 #include "cli/read_options.h"
 #include "reports/bench.h"
 #include "writers/html.h"
@@ -61,7 +62,7 @@ Status check_operators(const BenchConfig& c) {
   }
   if (!first) return {};
   return fail("operator_options: " + (first->where.empty() ? first->what : first->where + ": " + first->what), c.path,
-              first->advice);
+              first->what.ends_with("is given twice") ? "bench gives it itself: leave it out" : first->advice);
 }
 
 Result<Asked> understood(const Args& args) {
@@ -154,6 +155,13 @@ Status check_chosen(const BenchConfig& config, const RunPlan& plan, const RunPla
   if (any || terms.only.empty()) return {};
   return fail(fmt::format("no run of {} has this in its id", config.path), "--runs " + terms.only,
               "`orrery bench plan` with --json has the ids");
+}
+
+// Of a report: what the store has of a matrix as it was counts, too.
+Status check_reported(const BenchConfig& config, const std::vector<RunRow>& rows, const RunPlan& plan,
+                      const RunPlanTerms& terms) {
+  if (std::any_of(rows.begin(), rows.end(), [&](const RunRow& r) { return is_meant(r.run, terms); })) return {};
+  return check_chosen(config, plan, terms);
 }
 
 std::string duration(double s) {
@@ -265,6 +273,10 @@ Result<int> run_bench_report(const Args& args) {
   auto asked = understood(args);
   if (!asked) return tl::unexpected(asked.error());
   const BenchConfig& config = asked->config;
+  std::vector<std::string> read = {config.path, config.store, args.value("--against"), config.platform};
+  read.insert(read.end(), config.calibrate.begin(), config.calibrate.end());
+  if (const Status ok = refuse_output_over("--html", args.value("--html"), read); !ok)
+    return tl::unexpected(ok.error());
   auto estimator = RunEstimator::of(config);
   if (!estimator) return tl::unexpected(estimator.error());
   const auto store = ResultStore::open(config.store, false);
@@ -274,6 +286,8 @@ Result<int> run_bench_report(const Args& args) {
   }
   auto now = standing(*asked, *estimator, store->rows());
   if (!now) return tl::unexpected(now.error());
+  if (const Status ok = check_reported(config, now->rows, now->plan, asked->terms); !ok)
+    return tl::unexpected(ok.error());
   BenchFacts facts = facts_of(*asked, *estimator, *now);
   std::erase_if(facts.entries, [&](const BenchEntry& e) { return !is_meant(e.run.id(), asked->terms); });
   if (const Status ok = finish_facts(*store, facts); !ok) return tl::unexpected(ok.error());
@@ -289,7 +303,10 @@ Result<int> run_bench_report(const Args& args) {
     facts.compared = compare({std::move(*before), std::move(*operators)}, {those_that_count(facts), facts.operators});
     if (std::none_of(facts.compared.begin(), facts.compared.end(),
                      [](const ComparedRun& c) { return c.change != Change::only_new && c.change != Change::only_old; }))
-      return fail("no run that this store has, too", "--against " + args.value("--against"), "another store");
+      return fail(
+          "no run of the matrix as it is now has a result in both stores", "--against " + args.value("--against"),
+          "name a store of the same runs; the note measured-otherwise of a report without --against tells those "
+          "of other settings");
   }
   const Document d = bench_report_document(config, facts);
   if (const std::string path = args.value("--html"); !path.empty()) {

@@ -15,7 +15,7 @@ OptionSpec calibrate_option();
 struct Calibration {
   std::vector<Section> sections;  // which facts were replaced
   Notes notes;
-  LargestProduct largest;  // of the tables, for note_beyond
+  LargestMeasured largest;  // of the tables, for note_beyond
 };
 
 // Nothing without --calibrate. Else `costs` are changed by what was measured; `assumptions`: what was measured

@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "cli/common_options.h"
 #include "cli/options.h"
+#include "cli/output_paths.h"
 #include "cli/read_options.h"
 #include "importers/log_text.h"
 #include "reports/evals.h"
@@ -148,6 +149,8 @@ Result<int> run_evals(const Args& args) {
   auto config = read_eval_config(args.positional[1]);
   if (!config) return tl::unexpected(config.error());
   if (auto ok = overrides(args, *config); !ok) return tl::unexpected(ok.error());
+  if (auto ok = refuse_output_over("--html", args.value("--html"), {args.positional[1]}); !ok)
+    return tl::unexpected(ok.error());
   if (const std::string path = args.value("--html"); !path.empty())
     if (auto ok = check_writable(path); !ok) return tl::unexpected(ok.error());
   if (auto ok = check_words(*config); !ok) return tl::unexpected(ok.error());

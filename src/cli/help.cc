@@ -54,7 +54,7 @@ std::string help_overview() {
   std::string out = "orrery models LLM training and serving performance.\n\nusage: orrery COMMAND [OPTION...]\n\n";
   for (const Command& c : commands()) out += fmt::format("  {:<12}{}\n", c.name, c.summary);
   out += "\n`orrery help COMMAND` prints the page of a command, `orrery --version` the version.\n";
-  out += "Tables are as wide as the terminal; elsewhere 100 columns, or what COLUMNS says (40 to 1000).\n";
+  out += "Words in tables are cut for the width of the terminal; elsewhere for 100 columns, or what COLUMNS says.\n";
   return out;
 }
 

@@ -11,6 +11,8 @@ namespace {
 
 constexpr double kReach = 1.5, kSpread = 0.3;  // of what laws leave unexplained
 constexpr double kLeastDoubt = 0.02, kNoisyDoubt = 0.15;
+// For each factor of e of work beyond the largest measured.
+constexpr double kGemmBeyond = 0.03, kAttentionBeyond = 0.1;
 
 LogResidual::Size size_of(const GemmWork& w) { return {w.batch, w.m, w.n, w.k}; }
 
@@ -29,6 +31,15 @@ AttentionWork attention_work_of(const OperatorRow& r) {
   return w;
 }
 LogResidual::Size size_of(const AttentionWork& w) { return {w.batch * w.heads, w.queries, w.keys, w.head_dim}; }
+
+double flop_of(const GemmWork& w) { return 2 * w.batch * w.m * w.n * w.k; }
+double flop_of(const AttentionWork& w) {
+  return 4 * w.batch * w.heads * attention_pairs(w.queries, w.keys, w.causal) * w.head_dim;
+}
+
+double factors_beyond(double flop, double largest) {
+  return largest > 0 && flop > largest ? std::log(flop / largest) : 0;
+}
 
 // Of the residuals: how far the law is off where nothing was measured.
 double spread_of(const std::vector<LogResidual::Sample>& samples) {
@@ -159,6 +170,7 @@ void MeasuredOperators::fit_gemms(const std::vector<const OperatorRow*>& rows, P
     const auto [ns, doubt] = time_of(*r);
     const double law = cpu_ ? cpu_gemm_ns(g.fit, w) : laws.gemm(w).ns;
     samples.push_back({size_of(w), std::log(ns / law), doubt});
+    g.largest_flop = std::max(g.largest_flop, flop_of(w));
   }
   const double spread = cpu_ ? spread_of(samples) : kSpread;
   g.residual = LogResidual::learn(std::move(samples), kReach, spread);
@@ -179,6 +191,7 @@ void MeasuredOperators::fit_attention(const std::vector<const OperatorRow*>& row
     const AttentionWork w = attention_work_of(*r);
     const auto [ns, doubt] = time_of(*r);
     samples.push_back({size_of(w), std::log(ns / cpu_attention_ns(f, w)), doubt});
+    attention_largest_flop_ = std::max(attention_largest_flop_, flop_of(w));
   }
   const double spread = spread_of(samples);
   attention_residual_ = LogResidual::learn(std::move(samples), kReach, spread);
@@ -199,13 +212,16 @@ std::optional<OperatorTime> MeasuredOperators::gemm(const GemmWork& given, const
   }
   t.ns *= std::exp(off.off);
   t.relative_error = g.measured ? std::hypot(off.doubt, 0.03) : g.error;
+  if (cpu_) t.relative_error = std::hypot(t.relative_error, kGemmBeyond * factors_beyond(flop_of(w), g.largest_flop));
   return t;
 }
 
 std::optional<OperatorTime> MeasuredOperators::attention(const AttentionWork& w) const {
   if (!cpu_) return std::nullopt;
   const double off = w.queries > 1 ? attention_residual_.at(size_of(w)).off : 0;
-  return OperatorTime{cpu_attention_ns(attention_, w) * std::exp(off), attention_error_, Bound::compute};
+  const double error =
+      std::hypot(attention_error_, kAttentionBeyond * factors_beyond(flop_of(w), attention_largest_flop_));
+  return OperatorTime{cpu_attention_ns(attention_, w) * std::exp(off), error, Bound::compute};
 }
 
 const MeasuredOperators::Curve* MeasuredOperators::curve_of(OperatorKind kind, Precision p) const {

@@ -10,6 +10,10 @@
 //   both, and products on a GPU by gemm_law.h: times what the law leaves unexplained, as a smooth function of the size
 //   kernels bound by memory: a line through the logarithms of time and bytes, each kind of its own
 //   collectives: the numbers of collective.h
+//
+// On a CPU, whose law is fitted to the rows, a product or an attention of more work than the largest of them is known
+// less well: by 3 and 10 % (one standard deviation of the logarithm) for each factor of e beyond it. An assumption:
+// docs/model.md, "Facts from tables and steps".
 #pragma once
 #include <array>
 #include <memory>
@@ -50,7 +54,7 @@ class MeasuredOperators {
     bool measured = false;
     CpuGemmFit fit;
     LogResidual residual;
-    double error = 0.25;
+    double error = 0.25, largest_flop = 0;  // of the rows
   };
   struct Curve {  // logarithms of bytes and of ns, ascending
     std::vector<std::pair<double, double>> points;
@@ -69,7 +73,7 @@ class MeasuredOperators {
   bool attention_measured_ = false;
   CpuAttentionFit attention_;
   LogResidual attention_residual_;
-  double attention_error_ = 0.35;
+  double attention_error_ = 0.35, attention_largest_flop_ = 0;
   std::array<std::array<Curve, 2>, kOperatorKinds> curves_;  // by kind; of four bytes an element, of two
   double launch_ns_ = 0;
 };

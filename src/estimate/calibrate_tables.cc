@@ -90,7 +90,11 @@ Result<TableCalibration::Applied> TableCalibration::apply(const EstimateJob& job
   for (const OperatorRow& row : table.rows) {
     if (row.ranks != best->ranks) continue;
     const double flops = 2 * row.size[0] * row.size[1] * row.size[2] * row.size[3];
-    if (row.kind == OperatorKind::gemm && flops > applied.largest.flops) applied.largest = {flops, shape_text(row)};
+    LargestMeasured::One& largest =
+        row.kind == OperatorKind::gemm ? applied.largest.product : applied.largest.attention;
+    const bool counts =
+        row.kind == OperatorKind::gemm || (row.kind == OperatorKind::attention && row.way == AttentionWay::tiled);
+    if (counts && flops > largest.flops) largest = {flops, shape_text(row)};
     RowSums* r = row.kind == OperatorKind::gemm        ? &products[static_cast<std::size_t>(row.precision)]
                  : row.kind == OperatorKind::attention ? &attention
                  : moves_memory(row.kind)              ? &memory
@@ -134,31 +138,34 @@ Notes TableCalibration::noisy_rows() const {
   return notes;
 }
 
-void note_beyond(const LargestProduct& largest, const EstimateJob& job, const JobCosts& costs, Notes& notes) {
-  if (largest.flops <= 0) return;
-  double most = 0;
+void note_beyond(const LargestMeasured& largest, const EstimateJob& job, const JobCosts& costs, Notes& notes) {
+  double most = 0;  // times the largest
   std::string first;
   std::uint64_t beyond = 0;
   const auto look = [&](const LayerWork& w) {
     for (const auto* pass : {&w.forward, &w.backward})
       for (const Operation& o : *pass) {
-        const double flops = 2 * o.batch * o.m * o.n * o.k;
-        if (flops <= kFarBeyond * largest.flops) continue;
+        const bool product = o.m > 0;
+        if (!product && o.part != Part::attention) continue;
+        const LargestMeasured::One& known = product ? largest.product : largest.attention;
+        const double flops = product ? 2 * o.batch * o.m * o.n * o.k : o.flops / (pass == &w.backward ? 2.5 : 1);
+        if (known.flops <= 0 || flops <= kFarBeyond * known.flops) continue;
         ++beyond;
-        if (flops <= most) continue;
-        most = flops;
-        first = o.batch > 1 ? fmt::format("{:.0f}x{:.0f}x{:.0f}x{:.0f}", o.batch, o.m, o.n, o.k)
-                            : fmt::format("{:.0f}x{:.0f}x{:.0f}", o.m, o.n, o.k);
+        const double times = flops / known.flops;
+        if (times <= most) continue;
+        most = times;
+        const std::string what = !product      ? "the attention"
+                                 : o.batch > 1 ? fmt::format("{:.0f}x{:.0f}x{:.0f}x{:.0f}", o.batch, o.m, o.n, o.k)
+                                               : fmt::format("{:.0f}x{:.0f}x{:.0f}", o.m, o.n, o.k);
+        first = fmt::format("{} is {:.0f} times the work of {}, the largest measured", what, times, known.shape);
       }
   };
   look(layer_work(job, costs, job.model.layers - 1));
   look(head_work(job, costs));
   if (beyond == 0) return;
-  notes.add("beyond-the-table", Severity::warning, beyond,
-            fmt::format("{} is {:.0f} times the work of {}, the largest measured", first, most / largest.flops,
-                        largest.shape),
-            "products of a layer and of the head whose time is drawn on from smaller ones: measure the job's own with "
-            "`orrery bench ops --model`, or larger --sizes");
+  notes.add("beyond-the-table", Severity::warning, beyond, first,
+            "products and attention of a layer and the head whose time is drawn on from smaller ones, and known less "
+            "well: measure the job's own with `orrery bench ops --model`, or larger --sizes");
 }
 
 void StepFactors::apply(JobCosts& c) const {

@@ -13,9 +13,12 @@
 
 namespace orrery {
 
-struct LargestProduct {  // of those that were measured; flops 0 = none was
-  double flops = 0;
-  std::string shape;
+struct LargestMeasured {  // flops 0 = none was
+  struct One {
+    double flops = 0;
+    std::string shape;
+  };
+  One product, attention;
 };
 
 // What several tables of one device say, each of other ranks or threads.
@@ -28,7 +31,7 @@ class TableCalibration {
   struct Applied {
     std::vector<CalibratedFact> facts;
     std::string assumed;  // "" = nothing: of how many ranks the table is, where that is not the job's number
-    LargestProduct largest;
+    LargestMeasured largest;
   };
   // Changes `costs`, which are those of `job`. On a CPU the rows of as many ranks as compute beside each other on a
   // server of the job are taken, else those of the nearest number; operators that were not measured keep their laws.
@@ -46,8 +49,9 @@ class TableCalibration {
   std::vector<Part> parts_;
 };
 
-// Products of the job far above the largest that was measured, as a note: their times are the law's, drawn on.
-void note_beyond(const LargestProduct& largest, const EstimateJob& job, const JobCosts& costs, Notes& notes);
+// Products and attention of the job far above the largest that was measured, as a note: their times are the law's,
+// drawn on.
+void note_beyond(const LargestMeasured& largest, const EstimateJob& job, const JobCosts& costs, Notes& notes);
 
 // A step of a job, measured.
 struct CalibrationStep {
