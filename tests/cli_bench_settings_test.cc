@@ -129,6 +129,13 @@ TEST(CliBenchSettings, AStoreThatCannotBeUsedIsToldAsWhatItIs) {
   EXPECT_FALSE(fs::exists(store + ".d"));
 }
 
+TEST(CliBenchSettings, APlatformThatIsNotKnownIsRefusedWithTheFile) {
+  const TempDir dir;
+  write_text(dir / "m.toml", "[bench]\nplatform = \"no-such-machine\"\n[[matrix]]\ntask = \"operators\"\n");
+  expect_refused("bench plan '" + (dir / "m.toml") + "'",
+                 "m.toml: platform: no platform or GPU is named no-such-machine");
+}
+
 TEST(CliBenchSettings, PlaceholdersThatThereAreNotAreRefusedWithTheFile) {
   const TempDir dir;
   const std::string config = dir / "m.toml";

@@ -118,7 +118,11 @@ Result<RunEstimator> RunEstimator::of(const BenchConfig& config) {
     own = std::move(*read);
   }
   auto platform = platform_named_or_read(config.platform, own);
-  if (!platform) return tl::unexpected(platform.error());
+  if (!platform) {
+    Error why = platform.error();
+    if (why.where == "--platform") why.where = config.path + ": platform";  // there is no such option here
+    return tl::unexpected(std::move(why));
+  }
   e.platform_ = std::move(*platform);
   for (const std::string& path : config.calibrate) {
     const auto text = read_table(path);

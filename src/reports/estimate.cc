@@ -44,7 +44,7 @@ Section answer(const EstimateJob& job, const Estimate& e) {
   add(s, {.key = "iteration_ms"}, ms);
   add(s, {.key = "interval_ms", .json_only = true}, std::vector<double>{std::max(0.0, ms - half), ms + half});
   add(s, {.key = "interval_half_ms", .title = "+- ms (90 %)"}, half);
-  add(s, {.key = "tokens_per_s", .digits = 0}, tokens);
+  add(s, {.key = "tokens_per_s", .digits = tokens >= 10 ? 0 : rate_digits(tokens)}, tokens);
   add(s, {.key = "tokens_per_gpu_s", .digits = 1}, tokens / world);
   add(s, {.key = "tflops_per_gpu", .digits = rate_digits(model)}, model);
   const double hardware = e.hardware_flops / seconds / 1e12;
