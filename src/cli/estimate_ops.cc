@@ -9,9 +9,9 @@
 #include <iostream>
 #include <sstream>
 
+#include "data/rate_digits.h"
 #include "estimate/ops.h"
 #include "facts/library.h"
-#include "reports/estimate.h"
 
 namespace orrery {
 namespace {

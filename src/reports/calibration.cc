@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "reports/estimate.h"
+#include "data/rate_digits.h"
 
 namespace orrery {
 

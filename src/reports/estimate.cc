@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "data/rate_digits.h"
 #include "reports/names.h"
 
 namespace orrery {
@@ -170,8 +171,6 @@ std::vector<std::string> carried_by(const EstimateJob& job, const Estimate& e) {
 }
 
 }  // namespace
-
-int rate_digits(double rate) { return rate >= 1 || !(rate > 0) ? 1 : rate >= 0.1 ? 3 : rate >= 0.01 ? 4 : 5; }
 
 Document estimate_document(const EstimateJob& job, const Estimate& e, const std::vector<ScalingPoint>& scaling,
                            const std::vector<std::string>& assumptions) {

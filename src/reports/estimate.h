@@ -12,9 +12,6 @@ struct ScalingPoint {
   double tokens_per_s = 0, efficiency = 0;  // against the first point, per GPU
 };
 
-// Decimals of a rate: one, or as many as a rate below 1, which a CPU has, needs to be told from 0.
-int rate_digits(double rate);
-
 Document estimate_document(const EstimateJob& job, const Estimate& e, const std::vector<ScalingPoint>& scaling,
                            const std::vector<std::string>& notes);
 
