@@ -320,13 +320,15 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
   Known& k = known(h->attempt);
   const bool ended = !read_line(files.ended).empty();
   if (ended && !slurm::is_over(k.job.state)) k.asked = {};  // news: asked at once
-  const std::vector<RankReport> reports = read_reports(files);
+  std::vector<RankReport> reports = read_reports(files);
   const auto told = std::find_if(reports.begin(), reports.end(), [](const RankReport& r) { return r.told != 0; });
   const bool notice = told != reports.end() || !read_line(files.notice).empty();
   if (notice && !std::exchange(k.notice, true)) k.asked = {};
   const auto asked = job(*h);
   if (!asked) return tl::unexpected(asked.error());
   const slurm::Job& j = *asked;
+  // What ranks said since: Slurm may have answered that all is over a moment after they were looked at.
+  reports = read_reports(files);
   const bool claimed = !read_line(files.claim).empty();
   // Slurm notes it before the ranks' SIGTERM has reached them, and moves the end of the job's time nearer.
   const bool warned = notice || j.preempted_s > 0;
