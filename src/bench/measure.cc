@@ -1,6 +1,5 @@
 #include "bench/measure.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "base/byte_source.h"
+#include "base/file_end.h"
 #include "base/json_text.h"
 #include "base/median.h"
 #include "base/output.h"
@@ -40,7 +40,6 @@ constexpr double kSampleEvery = 0.5, kSampleEveryAtFirst = 0.1, kFirst = 2;  // 
 constexpr std::array kFirstSamples = {0.01, 0.02, 0.05, 0.1};                // s after the start
 // How far above what this process holds a child's count must be to be of what it became: both are not exact.
 constexpr double kAboveImage = 1.25;
-constexpr double kNoisyOperator = 0.1;  // what a row that is noisy varies at least by: how `bench ops` calls it so
 
 double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -172,23 +171,10 @@ bool was_not_found(const Ending& ending, const WorkerReport& report, const std::
   return ending.exit->status == 127 || ending.exit->status == 126 || text.find("execve(): ") != std::string::npos;
 }
 
-// The end of a file, of whatever size.
-std::string end_of(const std::string& path) {
-  constexpr off_t kMost = 1 << 16;
-  std::string text(kMost, '\0');
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return "";
-  const ssize_t n =
-      ::pread(fd, text.data(), text.size(), std::max<off_t>(0, static_cast<off_t>(size_of(path)) - kMost));
-  ::close(fd);
-  text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
-  return text;
-}
-
 // How the logs of a run end, in words: standard error first. "" = they say nothing.
 std::string how_logs_end(const std::string& directory) {
   for (const char* const log : {"stderr.log", "stdout.log"})
-    if (const std::string words = last_words(end_of(directory + "/" + log)); !words.empty())
+    if (const std::string words = last_words(end_of_file(directory + "/" + log)); !words.empty())
       return fmt::format("{} ends: \"{}\"", log, quote_for_people(words, 200));
   return "";
 }
@@ -226,7 +212,7 @@ std::vector<OperatorRate> rates_of(const std::string& path) {
   if (!table) return out;
   for (const OperatorRow& r : table->rows) {
     OperatorRate rate{kernel_text(r), shape_text(r), r.ns / 1e3};
-    rate.spread = r.noisy ? std::max(r.spread, kNoisyOperator) : r.spread;
+    rate.spread = r.noisy ? std::max(r.spread, kNoisySpread) : r.spread;
     if (r.flops > 0) rate.tflops = r.flops / r.ns / 1e3;
     if (r.bytes > 0) rate.gb_per_s = r.bytes / r.ns;
     out.push_back(std::move(rate));

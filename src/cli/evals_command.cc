@@ -3,9 +3,10 @@
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 
 #include "base/byte_source.h"
+#include "base/file_end.h"
 #include "base/json_text.h"
 #include "base/output.h"
 #include "base/progress.h"
@@ -60,10 +61,7 @@ std::string own_program() {
 
 // The last line of a log that says something; of a long one its end.
 std::string last_words(const std::string& log) {
-  constexpr std::streamoff kLastBytes = 1 << 16;
-  std::ifstream in(log, std::ios::binary | std::ios::ate);
-  if (!in) return {};
-  in.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(in.tellg()) - kLastBytes));
+  std::istringstream in(end_of_file(log));
   std::string last;
   for (std::string line; std::getline(in, line);)
     if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;

@@ -46,6 +46,9 @@ enum class AttentionWay : std::uint8_t {
 };
 std::string_view name_of(AttentionWay w);
 
+// A relative spread above is not to be relied on: rows are marked noisy.
+inline constexpr double kNoisySpread = 0.1;
+
 struct OperatorRow {
   OperatorKind kind = OperatorKind::gemm;
   AttentionWay way = AttentionWay::naive;  // of attention

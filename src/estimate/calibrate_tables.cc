@@ -18,8 +18,7 @@ constexpr double kGemmDoubt = 0.2, kAttentionDoubt = 0.4, kMemoryDoubt = 0.5, kO
                  kDispatchDoubt = 0.7, kNetworkDoubt = 1.2, kEmulatedDoubt = 0.7;
 constexpr double kEmulatedDoubtAfter = 0.2;  // of the layouts' shares of the steps
 
-constexpr double kNoisySpread = 0.1;  // as `bench ops` calls a row noisy
-constexpr double kFarBeyond = 8;      // times the work of the largest product measured
+constexpr double kFarBeyond = 8;  // times the work of the largest product measured
 
 struct RowSums {  // of a table's rows: as measured, and as the laws before and after say
   double work = 0, measured = 0, before = 0, after = 0;

@@ -11,7 +11,7 @@ namespace orrery {
 
 struct MeasureAllTerms {
   double budget_s = 40;           // of all together; each gets its share of what is left
-  double noisy = 0.1;             // a spread above marks a row
+  double noisy = kNoisySpread;    // a spread above marks a row
   std::function<double()> now_s;  // a clock
   std::function<void(std::size_t done, std::size_t all)> progress = {};
 };

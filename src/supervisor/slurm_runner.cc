@@ -327,8 +327,8 @@ Result<AttemptState> SlurmRunner::poll(const std::string& handle) {
   const auto asked = job(*h);
   if (!asked) return tl::unexpected(asked.error());
   const slurm::Job& j = *asked;
-  // What ranks said since: Slurm may have answered that all is over a moment after they were looked at.
-  reports = read_reports(files);
+  // What ranks said since: all may have ended between the look at them and Slurm's answer.
+  if (slurm::is_over(j.state)) reports = read_reports(files);
   const bool claimed = !read_line(files.claim).empty();
   // Slurm notes it before the ranks' SIGTERM has reached them, and moves the end of the job's time nearer.
   const bool warned = notice || j.preempted_s > 0;

@@ -246,18 +246,20 @@ int run_job(const std::string& directory) {
   terms.output = directory + "/out.log";
   terms.errors = "=";
   terms.dies_with_parent = true;
+  const auto end = [&] {
+    copy = {};  // before the coordinator hears of the end, and lets copies go
+    return write_result(directory, r);
+  };
   r.started = unix_seconds();
   if (asked_to_stop != 0) {
     r.stopped = true;
-    copy = {};
-    return write_result(directory, r);
+    return end();
   }
   const auto child = start_child(terms);
   if (!child) {
     r.error = child.error().line();
     r.cannot_start = true;
-    copy = {};
-    return write_result(directory, r);
+    return end();
   }
   (void)write_file(directory + "/child", identity(*child) + "\n");
   for (;;) {
@@ -273,8 +275,7 @@ int run_job(const std::string& directory) {
     break;
   }
   stop_session(*child, 0);  // what the command left behind holds the GPU
-  copy = {};                // before the coordinator hears of the end, and lets copies go
-  return write_result(directory, r);
+  return end();
 }
 
 }  // namespace orrery
